@@ -16,7 +16,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from msparallel.plan import Plan
+from msparallel.plan import DEFAULT_SEARCH_MODE, Plan
 
 BATCH_INPUTS = 5
 """Tensors of one batch: input_ids, labels, loss_weights, position_ids, segment_ids, all [batch, sequence]."""
@@ -41,7 +41,7 @@ def context_kwargs(plan: Plan, rank: int = 0) -> dict[str, Any]:
     kwargs["dataset_strategy"] = dataset_strategy(plan)
     kwargs["enable_alltoall"] = True
     if parallel.mode == "auto_parallel":
-        kwargs["search_mode"] = parallel.search_mode or "sharding_propagation"
+        kwargs["search_mode"] = parallel.search_mode or DEFAULT_SEARCH_MODE
     if plan.mesh.pp > 1:
         kwargs["pipeline_stages"] = plan.mesh.pp
         kwargs["pipeline_config"] = pipeline_config(plan)

@@ -22,6 +22,8 @@ from msparallel.recipe.recipe import Recipe
 
 CONTEXT_PARALLEL_ALGO = {"all_gather": "colossalai_cp", "ulysses": "ulysses_cp", "ring": "ring_cp"}
 """Recipe's name -> field of OpParallelConfig (MindFormers' names; ring is FlashAttentionScore's own attribute)."""
+DEFAULT_SEARCH_MODE = "recursive_programming"
+"""What auto_parallel uses where the recipe names none; MindSpore's default too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +34,7 @@ class Plan:
     stage_layers: layers of each group, in the order a sample passes them (stages x virtual_stages numbers).
     global_batch_size, micro_batch_size, micro_batch_num: sequences of a step, of one replica at a time, and how many
         times; 0 in a recipe that does not train.
-    shards: True where operators get strategies (semi_auto_parallel, auto_parallel).
+    shards: True where MindSpore's auto-parallel engine cuts the graph (semi_auto_parallel, auto_parallel).
     """
 
     recipe: Recipe
@@ -54,6 +56,13 @@ class Plan:
     @property
     def shards(self) -> bool:
         return self.recipe.parallel.mode in ("semi_auto_parallel", "auto_parallel")
+
+    @property
+    def configures_operators(self) -> bool:
+        """Whether blocks give operators their strategies. recursive_programming finds them all by itself;
+        sharding_propagation starts from the ones that are configured."""
+        search_mode = self.recipe.parallel.search_mode or DEFAULT_SEARCH_MODE
+        return self.shards and not (self.recipe.parallel.mode == "auto_parallel" and search_mode == DEFAULT_SEARCH_MODE)
 
     @property
     def seq_length(self) -> int:
@@ -95,7 +104,7 @@ class Plan:
             expert_parallel=parallel.expert_parallel,
             vocab_parallel=parallel.vocab_parallel,
             recompute=parallel.recompute,
-            sharded=self.shards,
+            sharded=self.configures_operators,
         )
 
 

@@ -130,7 +130,8 @@ class Parallel(Section):
     recompute: Literal["none", "selective", "full"] = "none"
     """Recompute in the backward pass: nothing, the attention core, or whole layers."""
     search_mode: Literal["sharding_propagation", "recursive_programming"] | None = None
-    """How auto_parallel searches. Left out: sharding_propagation."""
+    """How auto_parallel searches: recursive_programming finds every strategy; sharding_propagation extends the blocks'
+    own strategies to operators that have none. Left out: recursive_programming."""
     comm_fusion: Literal["none", "auto"] | Count = "none"
     """Join small collectives into large ones: none, MindSpore's own choice, or a buffer size in MiB."""
     overlap_gradients: bool = False
