@@ -1,0 +1,59 @@
+"""MindSpore accepts every argument that `context_kwargs` gives it, and every `AutoParallel` call exists."""
+
+import inspect
+
+import pytest
+
+from msparallel import context
+from msparallel.plan import resolve
+from msparallel.recipe.library import shipped_recipes
+from msparallel.recipe.load import load_recipe
+
+pytestmark = pytest.mark.cpu
+NAMES = sorted(shipped_recipes())
+
+
+@pytest.fixture
+def mindspore():
+    import mindspore
+
+    mindspore.reset_auto_parallel_context()
+    yield mindspore
+    mindspore.reset_auto_parallel_context()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mindspore_takes_the_arguments(mindspore, name):
+    plan = resolve(load_recipe(name))
+    kwargs = context.context_kwargs(plan, plan.world_size - 1)
+    mindspore.set_auto_parallel_context(**kwargs)
+    for key in kwargs.keys() - {"pipeline_config", "strategy_ckpt_config", "comm_fusion"}:
+        got = mindspore.get_auto_parallel_context(key)
+        if key == "dataset_strategy":
+            got = tuple(tuple(row) for row in got)
+        if key == "parallel_optimizer_config":
+            assert got["parallel_optimizer_threshold"] == kwargs[key]["parallel_optimizer_threshold"]
+            continue
+        assert got == kwargs[key], key
+
+
+def test_apply_writes_the_same_values(mindspore):
+    plan = resolve(load_recipe("gpt_tiny_dp2_cpu", ["parallel.data_parallel=1"]))
+    context.apply(plan)
+    assert mindspore.get_auto_parallel_context("parallel_mode") == "data_parallel"
+    assert mindspore.get_auto_parallel_context("device_num") == 1
+    assert mindspore.get_context("mode") == mindspore.GRAPH_MODE
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_autoparallel_calls_bind(mindspore, name, tmp_path, monkeypatch):
+    from mindspore.parallel.auto_parallel import AutoParallel
+
+    calls = context.autoparallel_calls(resolve(load_recipe(name)))
+    if not calls:
+        return
+    net = AutoParallel(mindspore.nn.ReLU(), **calls[0][1])
+    for method, arguments in calls[1:]:
+        inspect.signature(getattr(net, method)).bind(**arguments)
+        if "file" not in method and method != "transformer_opt":
+            getattr(net, method)(**arguments)
