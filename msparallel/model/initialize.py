@@ -1,0 +1,77 @@
+"""First values of the parameters: drawn per parameter from (seed, name), not from one running generator.
+
+So a value depends neither on the order in which cells are made nor on the strategy. In: a seed, a parameter's name and
+shape. Out: float32 values. Cells make their matrices and biases as zeros and their norms as ones; `draw_parameters` then
+fills every matrix: normal with `init_std`, and, for the two matrices of a layer that write into the residual stream,
+1 / sqrt(2 * num_layers) of it (Radford et al. 2019), so that the stream's variance does not grow with depth.
+
+>>> normal_values(1, "lm_head.weight", (2, 2), 0.02).dtype
+dtype('float32')
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+from mindspore.common.initializer import Initializer
+
+from msparallel.model.shape import ModelShape
+
+RESIDUAL_OUTPUTS = ("o_proj", "down_proj")
+"""Names of the matrices whose result is added to the residual stream."""
+
+
+def normal_values(seed: int, name: str, shape: tuple[int, ...], std: float) -> np.ndarray:
+    """The whole first value of one matrix.
+
+    Args:
+        seed: the job's seed.
+        name: the parameter's full name.
+        shape: its full shape; a rank which holds a slice draws the whole and cuts it.
+        std: standard deviation.
+
+    Returns:
+        float32 array of `shape`.
+    """
+    key = int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:16], "little")
+    return np.random.Generator(np.random.Philox(key=key)).standard_normal(shape, dtype=np.float32) * np.float32(std)
+
+
+def initial_std(shape: ModelShape, name: str) -> float:
+    """Standard deviation of the matrix called `name`."""
+    if any(part in RESIDUAL_OUTPUTS for part in name.split(".")):
+        return shape.init_std / math.sqrt(2 * shape.num_layers)
+    return shape.init_std
+
+
+class NamedNormal(Initializer):
+    """`normal_values` as an initializer, for a parameter that has no memory yet."""
+
+    def __init__(self, seed: int, name: str, std: float) -> None:
+        super().__init__(seed=seed, name=name, std=std)
+        self.source = (seed, name)
+        self.std = std
+
+    def _initialize(self, arr: np.ndarray) -> None:
+        arr[...] = normal_values(*self.source, arr.shape, self.std)
+
+
+def draw_parameters(model: nn.Cell, shape: ModelShape, seed: int) -> None:
+    """Give every matrix of `model` its first value; the names must be final.
+
+    In the modes semi_auto_parallel and auto_parallel MindSpore makes parameters without memory and fills them when it
+    compiles; such a parameter only learns how to draw itself.
+    """
+    for parameter in model.get_parameters():
+        if parameter.ndim < 2:
+            continue
+        std = initial_std(shape, parameter.name)
+        if parameter.has_init:
+            parameter.init_mode.init = NamedNormal(seed, parameter.name, std)
+            parameter.init = parameter.init_mode.init
+        else:
+            parameter.set_data(Tensor(normal_values(seed, parameter.name, parameter.shape, std), ms.float32))

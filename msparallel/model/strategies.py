@@ -1,0 +1,44 @@
+"""How a matrix product, a norm and an attention head are cut: tuples for `Primitive.shard`, one per operand.
+
+In: an OpParallelConfig. Out: strategies, one number per dimension of each operand: into how many pieces it is cut.
+Activations are [tokens, features]; weights are [out, in], as Hugging Face stores them.
+
+>>> column_parallel(OpParallelConfig(data_parallel=2, model_parallel=4))
+((2, 1), (4, 1))
+"""
+
+from __future__ import annotations
+
+from msparallel.parallel_config import OpParallelConfig
+
+Strategy = tuple[tuple[int, ...], ...]
+
+
+def gathered_tokens(parallel: OpParallelConfig) -> int:
+    """Pieces of the token dimension between a column-parallel and a row-parallel matrix."""
+    return parallel.data_parallel * parallel.context_parallel
+
+
+def column_parallel(parallel: OpParallelConfig) -> Strategy:
+    """x [T, in] times weight [out, in]: every device of tp keeps its own output features; no sum is needed."""
+    return (gathered_tokens(parallel), 1), (parallel.model_parallel, 1)
+
+
+def row_parallel(parallel: OpParallelConfig) -> Strategy:
+    """x [T, in] times weight [out, in], both cut along `in`: the partial results are summed over tp."""
+    return (gathered_tokens(parallel), parallel.model_parallel), (1, parallel.model_parallel)
+
+
+def replicated(parallel: OpParallelConfig) -> Strategy:
+    """x [T, in] times a weight that every device keeps whole."""
+    return (parallel.token_parallel, 1), (1, 1)
+
+
+def residual(parallel: OpParallelConfig) -> tuple[int, int]:
+    """The residual stream [T, H]: cut over tokens, over tp as well with sequence parallel."""
+    return parallel.token_parallel, 1
+
+
+def features(parallel: OpParallelConfig) -> tuple[int, int]:
+    """The activation [T, features] behind a column-parallel matrix."""
+    return gathered_tokens(parallel), parallel.model_parallel
