@@ -10,7 +10,8 @@ Rules and Plan read the same functions, so that a message and the run cannot dis
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import MISSING, fields
+from typing import Any
 
 from msparallel.hardware import Hardware, hardware_names, load_hardware
 from msparallel.mesh import Mesh
@@ -20,6 +21,7 @@ from msparallel.recipe.recipe import Recipe
 
 DEGREES = {"pipeline_stages": "pp", "data_parallel": "dp", "context_parallel": "cp", "model_parallel": "tp"}
 """Recipe key of each axis, in rank order."""
+_SHAPE_FIELDS = {field.name: field for field in fields(ModelShape)}
 REQUIRED_SHAPE = ("num_layers", "hidden_size", "num_heads", "ffn_size", "vocab_size")
 """Numbers that a model without a preset must state."""
 
@@ -30,25 +32,39 @@ def hardware(recipe: Recipe) -> Hardware | None:
     return load_hardware(name) if name in hardware_names() else None
 
 
-def shape(recipe: Recipe) -> ModelShape | None:
-    """Preset with the recipe's own numbers over it; None while a needed number is missing."""
-    names = [field.name for field in fields(ModelShape)]
-    stated = {name: getattr(recipe.model, name) for name in names if getattr(recipe.model, name) is not None}
-    base: dict[str, object] = {}
+def number(recipe: Recipe, name: str) -> Any:
+    """One field of the model's shape: stated, or the preset's, or what follows from others; None where it does not
+    follow. Rules read single numbers, so that a broken one silences only the rules that need it."""
+    stated = getattr(recipe.model, name)
+    if stated is not None:
+        return stated
+    preset = None
     if recipe.model.preset is not None:
         preset = PRESETS.get(recipe.model.preset)
         if preset is None:
             return None
-        base = {name: getattr(preset, name) for name in names}
-        if preset.num_kv_heads == preset.num_heads:
-            del base["num_kv_heads"]  # follows num_heads
-        if preset.head_dim * preset.num_heads == preset.hidden_size:
-            del base["head_dim"]  # follows hidden_size / num_heads
-    values = {**base, **stated}
-    if any(name not in values for name in REQUIRED_SHAPE if not (name == "ffn_size" and values.get("num_experts"))):
-        return None
-    values.setdefault("ffn_size", values.get("expert_ffn_size", 0))
-    return ModelShape(**values)  # type: ignore[arg-type]
+    if preset is not None:
+        own = {
+            "num_kv_heads": preset.num_kv_heads != preset.num_heads,  # otherwise it follows num_heads
+            "head_dim": preset.head_dim * preset.num_heads != preset.hidden_size,  # otherwise it follows both
+        }
+        if own.get(name, True):
+            return getattr(preset, name)
+    if name == "num_kv_heads":
+        return number(recipe, "num_heads")
+    if name == "head_dim":
+        hidden, heads = number(recipe, "hidden_size"), number(recipe, "num_heads")
+        return hidden // heads if hidden and heads else None
+    if name == "ffn_size" and number(recipe, "num_experts"):
+        return number(recipe, "expert_ffn_size")
+    default = _SHAPE_FIELDS[name].default
+    return None if default is MISSING else default
+
+
+def shape(recipe: Recipe) -> ModelShape | None:
+    """Preset with the recipe's own numbers over it; None while a needed number is missing."""
+    values = {name: number(recipe, name) for name in _SHAPE_FIELDS}
+    return None if None in values.values() else ModelShape(**values)
 
 
 def stated_devices(recipe: Recipe) -> int | None:

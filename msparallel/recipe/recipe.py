@@ -10,8 +10,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import BaseModel
+
 from msparallel.errors import Problem
 from msparallel.recipe.schema import Cluster, Data, Model, Optimizer, Parallel, Sections, Serve, Train
+
+COMMAND_LINE = "command line"
+"""Stands for the file in problems of overrides."""
+
+
+class BrokenValue(Exception):
+    """A rule asked for a value that was itself refused: the rule cannot be judged yet."""
+
+
+class PartialSection:
+    """A section some of whose values were refused. Reading one of those raises BrokenValue; the others read as usual."""
+
+    def __init__(self, section: BaseModel, broken: frozenset[str]):
+        self._section, self._broken = section, broken
+        self.model_fields_set = section.model_fields_set | broken
+
+    def stated_values(self) -> dict[str, Any]:
+        """Values that were written and not refused."""
+        return {key: getattr(self._section, key) for key in self._section.model_fields_set}
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._broken:
+            raise BrokenValue(name)
+        return getattr(self._section, name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +45,8 @@ class Recipe:
     """Attributes:
     name: file name without `.yaml`; names the output folder.
     path: file it came from, as the user wrote it.
-    sections: typed values.
+    sections: typed values. While a recipe still has problems, sections may be PartialSection.
+    broken: `section.key` of values that were refused; empty in every recipe that load_recipe returns.
     lines: `section.key` (or `section`) -> line in the file; overridden keys have none.
     overrides: `section.key=value` as given.
     notes: what followed from an override and is worth saying (devices_per_node that followed the degrees).
@@ -31,6 +58,7 @@ class Recipe:
     lines: Mapping[str, int] = field(default_factory=dict)
     overrides: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    broken: frozenset[str] = frozenset()
 
     @property
     def model(self) -> Model:
@@ -72,6 +100,8 @@ class Recipe:
         return getattr(getattr(self.sections, section), name, None)
 
     def problem(self, rule: str, key: str, message: str, suggestion: str = "") -> Problem:
-        """A Problem of this recipe, with the file and line of `key`."""
+        """A Problem of this recipe, with the file and line of `key`, or of its section where no line states the key."""
+        typed = any(override.startswith(f"{key}=") for override in self.overrides)
+        line = None if typed else self.lines.get(key, self.lines.get(key.partition(".")[0]))
         return Problem(key=key, value=self.value(key) if self.stated(key) else None, rule=rule, message=message,
-                       suggestion=suggestion, file=self.path, line=self.lines.get(key))  # fmt: skip
+                       suggestion=suggestion, file=COMMAND_LINE if typed else self.path, line=line)  # fmt: skip
