@@ -113,7 +113,8 @@ class Parallel(Section):
     vocab_parallel: bool = True
     """Embedding and LM head are cut along the vocabulary over model_parallel."""
     micro_batch_num: Count | None = None
-    """Micro-batches of one step with a pipeline, gradient accumulation steps without. Left out: derived."""
+    """Micro-batches of one step with a pipeline, gradient accumulation steps without. Left out: global_batch_size /
+    (data_parallel x micro_batch_size)."""
     pipeline_schedule: Literal["gpipe", "1f1b"] | None = None
     """Order of micro-batches in the pipeline. Left out: 1f1b."""
     virtual_stages: Count = 1
@@ -137,9 +138,9 @@ class Parallel(Section):
     overlap_gradients: bool = False
     """Reduce gradients while the backward pass still runs (Ascend)."""
     strategy_save_file: Name | None = None
-    """MindSpore writes every operator's strategy here."""
+    """MindSpore writes every operator's strategy here. Left out: nowhere."""
     strategy_load_file: Name | None = None
-    """MindSpore takes strategies from here instead of searching."""
+    """MindSpore takes strategies from here instead of searching. Left out: it searches."""
 
 
 class Optimizer(Section):
@@ -184,9 +185,11 @@ class Train(Section):
     """The training run. global_batch_size = data_parallel x micro_batch_size x micro_batch_num."""
 
     global_batch_size: Count | None = None
-    """Sequences of one optimizer step, over all devices."""
+    """Sequences of one optimizer step, over all devices. Left out: data_parallel x micro_batch_size x
+    micro_batch_num."""
     micro_batch_size: Count | None = None
-    """Sequences that one data-parallel replica takes at a time."""
+    """Sequences that one data-parallel replica takes at a time. Left out: global_batch_size / (data_parallel x
+    micro_batch_num)."""
     seq_length: Count = 1024
     """Tokens of a sequence."""
     steps: Count = 1000
@@ -221,9 +224,9 @@ class Cluster(Section):
     """The machines. Left out: as many as the degrees ask for."""
 
     nodes: Count | None = None
-    """Machines."""
+    """Machines. Left out: as many as the degrees fill."""
     devices_per_node: Count | None = None
-    """Devices of each machine that take part."""
+    """Devices of each machine that take part. Left out: devices / nodes."""
     hardware: Name = "cpu"
     """Profile in msparallel/hardware: cpu, atlas_800t_a2, atlas_900_a3 ..."""
 
