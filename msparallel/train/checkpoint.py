@@ -1,0 +1,299 @@
+"""Checkpoints on disk: written whole or not at all, checked when read.
+
+In: arrays by name and a JSON state. Out: a folder `step_000100` with `model.safetensors`, `optimizer.safetensors` and
+`state.json`; where ranks hold slices, a folder `rank_0003` for every rank with its two files and `slices.json`.
+
+`state.json` (format version 1): `step`, `state` (what the trainer wants back), `ranks` (number of rank folders, 0 where
+one copy holds everything), `files` {name: {bytes, sha256}} and `parameters`, the public map:
+{name: {file, dtype, shape of the whole parameter, slice [[start, stop] of each dim], cut_by [axes of each dim]}}.
+`slices.json` has `files` and `parameters` of one rank. Weights have the names and layouts of Hugging Face; the
+embedding's rows are padded to model.vocab_multiple (`state.vocab_size` says how many are real).
+
+>>> store = CheckpointStore(Path("output/quickstart/checkpoints"), keep=2)
+>>> store.write(100, {"model": weights, "optimizer": moments}, {"seed": 1})
+>>> store.newest().step
+100
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from msparallel.errors import RunError, UserError
+
+FORMAT, VERSION = "msparallel-checkpoint", 1
+KINDS = ("model", "optimizer")
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Damaged(Exception):
+    """A checkpoint folder that does not hold what its state says; the text names the file and what is wrong."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """Which part of a parameter a rank holds.
+
+    Attributes:
+        shape: of the whole parameter.
+        bounds: (start, stop) of each dim.
+        cut_by: for each dim the axes of the mesh that cut it ("tp", "dp", ...), outermost first.
+    """
+
+    shape: tuple[int, ...]
+    bounds: tuple[tuple[int, int], ...]
+    cut_by: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """One folder that was read and found whole.
+
+    Attributes:
+        path: the folder.
+        step: optimizer steps done.
+        state: what the trainer stored.
+        ranks: rank folders; 0 where one copy holds everything.
+        parameters: the public map of the read rank.
+    """
+
+    path: Path
+    step: int
+    state: dict[str, Any]
+    ranks: int
+    parameters: dict[str, dict[str, Any]] = field(repr=False)
+    folder: Path
+
+    def arrays(self, kind: str) -> dict[str, np.ndarray]:
+        """Arrays of `model` or `optimizer` as this rank holds them."""
+        return load_file(self.folder / f"{kind}.safetensors")
+
+
+class CheckpointStore:
+    """The checkpoints of one run.
+
+    Args:
+        root: folder that holds `step_000100` and the like.
+        keep: newest checkpoints that stay.
+        rank, ranks: this process among those that hold different slices; ranks 0 means that one copy holds everything
+            and this process writes it.
+        barrier: returns when all ranks have called it.
+        notice: takes one line for the person at the terminal.
+    """
+
+    def __init__(self, root: Path, *, keep: int = 2, rank: int = 0, ranks: int = 0,
+                 barrier: Callable[[], None] = lambda: None, notice: Callable[[str], None] = print):  # fmt: skip
+        self.root, self.keep = root, keep
+        self.rank, self.ranks = rank, ranks
+        self._barrier, self._notice = barrier, notice
+
+    def write(self, step: int, kinds: Mapping[str, Arrays], state: Mapping[str, Any],
+              slices: Mapping[str, Slice] | None = None) -> Path:  # fmt: skip
+        """Write `step_NNNNNN` and remove the ones that are too old. Returns its path.
+
+        Args:
+            kinds: the arrays of `model` and `optimizer`.
+            slices: of arrays that are not whole; the others are.
+
+        Raises:
+            RunError: no space or no permission; the checkpoints that were there are untouched.
+        """
+        final, partial = self.root / f"step_{step:06d}", self.root / f"step_{step:06d}.partial"
+        if self.rank == 0:
+            self._prepare(partial, sum(array.nbytes for arrays in kinds.values() for array in arrays.values()))
+        self._barrier()
+        folder = partial / f"rank_{self.rank:04d}" if self.ranks else partial
+        try:
+            folder.mkdir(exist_ok=True)
+            described = self._write_arrays(folder, kinds, slices or {})
+            if self.ranks:
+                _write_json(folder / "slices.json", described)
+                self._barrier()
+                described = {"files": {}, "parameters": {}}
+            if self.rank == 0:
+                head = {"format": FORMAT, "version": VERSION, "step": step, "ranks": self.ranks}
+                _write_json(partial / "state.json", {**head, "state": dict(state), **described})
+                self._publish(partial, final)
+        except (OSError, SafetensorError) as error:
+            needed = sum(array.nbytes for arrays in kinds.values() for array in arrays.values())
+            shutil.rmtree(partial, ignore_errors=True)
+            raise _cannot_write(self.root, needed, error) from error
+        self._barrier()
+        return final
+
+    def newest(self) -> Checkpoint | None:
+        """The newest whole checkpoint, None where there is none; says which ones it passed over.
+
+        Raises UserError where one was written by a newer version of the format.
+        """
+        for path in self._folders():
+            try:
+                return self._read(path)
+            except Damaged as damage:
+                self._notice(f"Checkpoint {path} is damaged and not used: {damage}")
+        return None
+
+    def _prepare(self, partial: Path, needed: int) -> None:
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            for left_over in self.root.glob("step_*.partial"):
+                shutil.rmtree(left_over)
+            free = shutil.disk_usage(self.root).free
+            if free < needed * max(1, self.ranks):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            partial.mkdir()
+        except OSError as error:
+            raise _cannot_write(self.root, needed * max(1, self.ranks), error) from error
+
+    def _write_arrays(self, folder: Path, kinds: Mapping[str, Arrays], slices: Mapping[str, Slice]) -> dict[str, Any]:
+        files, parameters = {}, {}
+        for kind, arrays in kinds.items():
+            path = folder / f"{kind}.safetensors"
+            save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+            _sync(path)
+            files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+            for name, array in arrays.items():
+                part = slices.get(name) or Slice(shape=array.shape, bounds=tuple((0, n) for n in array.shape),
+                                                 cut_by=((),) * array.ndim)  # fmt: skip
+                parameters[name] = {"file": path.name, "dtype": str(array.dtype), "shape": list(part.shape),
+                                    "slice": [list(bound) for bound in part.bounds],
+                                    "cut_by": [list(axes) for axes in part.cut_by]}  # fmt: skip
+        return {"files": files, "parameters": parameters}
+
+    def _publish(self, partial: Path, final: Path) -> None:
+        """The one moment at which the checkpoint begins to exist."""
+        replaced = final.with_name(f"{final.name}.replaced")
+        if final.exists():  # a damaged one that a resumed run passed over
+            shutil.rmtree(replaced, ignore_errors=True)
+            final.rename(replaced)
+        partial.rename(final)
+        _sync(self.root)
+        shutil.rmtree(replaced, ignore_errors=True)
+        for old in self._folders()[self.keep :]:
+            shutil.rmtree(old)
+
+    def _folders(self) -> list[Path]:
+        """Newest first."""
+        paths = [path for path in self.root.glob("step_*") if re.fullmatch(r"step_\d{6,}", path.name)]
+        return sorted(paths, key=lambda path: int(path.name[5:]), reverse=True)
+
+    def _read(self, path: Path) -> Checkpoint:
+        head = _read_json(path / "state.json")
+        if head.get("format") != FORMAT or not isinstance(head.get("version"), int):
+            raise Damaged(f"state.json is not of the format {FORMAT}.")
+        if head["version"] > VERSION:
+            raise UserError(f"{path}\n  The checkpoint has format version {head['version']}; this msparallel reads up to "
+                            f"{VERSION}. Use the msparallel that wrote it, or `--fresh` to start over.")  # fmt: skip
+        missing = [key for key in ("step", "state", "ranks", "files", "parameters") if key not in head]
+        if missing:
+            raise Damaged(f"state.json has no {', '.join(missing)}.")
+        folders = [path / f"rank_{rank:04d}" for rank in range(head["ranks"])] or [path]
+        mine = folders[self.rank if self.rank < len(folders) else 0]
+        described = _read_json(mine / "slices.json") if head["ranks"] else head
+        for folder in folders:  # every rank looks at all files, so that all choose the same checkpoint
+            _check_files(folder, _read_json(folder / "slices.json") if head["ranks"] else head, hashes=folder == mine)
+        return Checkpoint(path=path, step=head["step"], state=head["state"], ranks=head["ranks"],
+                          parameters=described["parameters"], folder=mine)  # fmt: skip
+
+
+def export_safetensors(checkpoint: Checkpoint, target: Path) -> Path:
+    """Write the weights under Hugging Face's names, without the vocabulary's padding, as one file.
+
+    Raises:
+        UserError: ranks hold slices of the weights.
+        RunError: the file cannot be written.
+    """
+    if checkpoint.ranks:
+        raise UserError(f"{checkpoint.path}\n  {checkpoint.ranks} ranks hold slices of the weights. Merge them first.")
+    rows, weights = checkpoint.state["vocab_size"], checkpoint.arrays("model")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        if name in weights:
+            weights[name] = np.ascontiguousarray(weights[name][:rows])
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        save_file(weights, partial, metadata={"format": "pt"})
+        _sync(partial)
+        partial.replace(target)
+    except (OSError, SafetensorError) as error:
+        partial.unlink(missing_ok=True)
+        raise _cannot_write(target.parent, sum(array.nbytes for array in weights.values()), error) from error
+    return target
+
+
+def _check_files(folder: Path, described: Mapping[str, Any], *, hashes: bool) -> None:
+    for name, expected in described["files"].items():
+        path = folder / name
+        if not path.is_file():
+            raise Damaged(f"{name} is missing.")
+        if path.stat().st_size != expected["bytes"]:
+            raise Damaged(f"{name} has {path.stat().st_size:,} bytes instead of {expected['bytes']:,}.")
+        if hashes and _sha256(path) != expected["sha256"]:
+            if folder.name.startswith("rank_"):  # only this rank knows, so the others would choose another checkpoint
+                raise UserError(f"{path}\n  The slice has another content than when it was written (sha256 differs). Move "
+                                f"{folder.parent} away to go on from the checkpoint before it.")  # fmt: skip
+            raise Damaged(f"{name} has another content than when it was written (sha256 differs).")
+
+
+def _cannot_write(root: Path, needed: int, error: Exception) -> RunError:
+    # safetensors reports the system's error as text
+    number = getattr(error, "errno", None) or int((re.findall(r"os error (\d+)", str(error)) or [0])[0])
+    if number in _NO_SPACE:
+        existing = next(path for path in (root, *root.parents) if path.exists())
+        free = shutil.disk_usage(existing).free
+        limit = " A file may not grow that large here (ulimit -f)." if number == errno.EFBIG else ""
+        return RunError(f"{root}\n  No space for the checkpoint: it takes {needed:,} bytes and {free:,} are free.{limit} "
+                        f"Earlier checkpoints are untouched. Free some space or set train.output_dir to another disk, "
+                        f"then run again: it goes on from the last checkpoint.")  # fmt: skip
+    return RunError(f"{root}\n  The checkpoint cannot be written: {error}. Earlier checkpoints are untouched.")
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 22):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Have the file or folder on the disk before going on."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise Damaged(f"{path.name} is missing.") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        raise Damaged(f"{path.name} is not JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise Damaged(f"{path.name} is not an object.")
+    return value

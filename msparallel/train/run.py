@@ -1,0 +1,160 @@
+"""A recipe's training run, from an empty folder or from its last checkpoint to its last step.
+
+In: a Plan and this process's rank. Out: a RunResult, and in `output_dir/NAME`: `log.jsonl`, `loss.png`, `checkpoints/`,
+`tokenizer.json`, on request `tensorboard/`.
+
+>>> run_recipe(resolve(load_recipe("quickstart"))).losses[-1]
+4.4
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from msparallel.errors import RunError
+from msparallel.plan import Plan
+from msparallel.train.checkpoint import Checkpoint, CheckpointStore
+from msparallel.train.log import evaluations_of, losses_of, perplexity, read_records
+from msparallel.train.resume import check_matches
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """The fields of `run --json`.
+
+    Attributes:
+        losses: of each optimizer step since the first, also those of earlier parts of a resumed run (None where the log
+            of an earlier part is lost).
+        eval_losses: [{step, loss}], step 0 is before training.
+        tokens_per_s: of this process's part of the run over all ranks, compilation and evaluation left out; 0.0 where
+            nothing was left to train.
+        checkpoint: path of the last one.
+        resumed_from: step that this part went on from, None where it began at the start.
+    """
+
+    world_size: int
+    losses: list[float | None]
+    eval_losses: list[dict[str, float]]
+    tokens_per_s: float
+    checkpoint: str
+    resumed_from: int | None
+    finished_before: bool = False
+    sample: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """One JSON document."""
+        return asdict(self)
+
+
+def run_dir(plan: Plan) -> Path:
+    """Folder of everything that the run writes."""
+    assert plan.recipe.train is not None, "only recipes with a train section are trained"
+    return Path(plan.recipe.train.output_dir) / plan.recipe.name
+
+
+def store(plan: Plan, **options: Any) -> CheckpointStore:
+    """The run's checkpoints."""
+    assert plan.recipe.train is not None, "only recipes with a train section are trained"
+    return CheckpointStore(run_dir(plan) / "checkpoints", keep=plan.recipe.train.keep_checkpoints,
+                           ranks=plan.world_size if plan.shards else 0, notice=notice, **options)  # fmt: skip
+
+
+def notice(text: str) -> None:
+    """One line for the person at the terminal; stdout belongs to the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def reporting_rank(plan: Plan) -> int:
+    """The rank that knows the loss and tells of it: the first of the last pipeline stage."""
+    return plan.mesh.rank(pp=plan.mesh.pp - 1)
+
+
+def finished(plan: Plan, checkpoint: Checkpoint | None) -> RunResult | None:
+    """Result of a run that has nothing left to do, None where there is."""
+    train = plan.recipe.train
+    assert train is not None, "only recipes with a train section are trained"
+    if checkpoint is None or checkpoint.step < train.steps:
+        return None
+    check_matches(checkpoint, plan)
+    records = [r for r in read_records(run_dir(plan) / "log.jsonl") if r.get("step", 0) <= checkpoint.step]
+    return RunResult(world_size=plan.world_size, losses=losses_of(records, checkpoint.step),
+                     eval_losses=[{"step": step, "loss": loss} for step, loss in evaluations_of(records)],
+                     tokens_per_s=0.0, checkpoint=str(checkpoint.path), resumed_from=checkpoint.step,
+                     finished_before=True)  # fmt: skip
+
+
+def move_aside(plan: Plan) -> Path | None:
+    """Rename the run's folder so that a fresh run can start; its new path, None where there was none.
+
+    Raises RunError where it cannot be renamed.
+    """
+    folder = run_dir(plan)
+    if not folder.exists():
+        return None
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.old{number}")).exists():
+        number += 1
+    try:
+        return folder.rename(aside)
+    except OSError as error:
+        raise RunError(f"{folder}\n  The old output cannot be moved aside: {error}.") from error
+
+
+def versions() -> dict[str, str]:
+    """What could change numbers from one machine to the next."""
+    packages = ("msparallel", "mindspore", "numpy", "tokenizers", "safetensors")
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:  # run from a checkout
+            continue
+    return found
+
+
+def run_recipe(plan: Plan, rank: int = 0) -> RunResult:
+    """Train, or go on training. Every rank of the plan calls this in a process of its own.
+
+    Raises:
+        UserError: data, tokenizer or checkpoint do not fit the recipe.
+        RunError: disk full, loss not finite, and other failures outside the recipe.
+    """
+    from msparallel.train.loop import Training  # MindSpore
+
+    checkpoints = store(plan)
+    checkpoint = checkpoints.newest()
+    done = finished(plan, checkpoint)
+    return done or Training(plan, rank, checkpoint).run()
+
+
+def closing_text(plan: Plan, result: RunResult) -> str:
+    """What a person reads at the end: what came out, where it is, what to try next."""
+    train = plan.recipe.train
+    assert train is not None, "only recipes with a train section are trained"
+    folder, name, more = run_dir(plan), plan.recipe.path, 2 * train.steps
+    if Path(name).parent.name in ("_recipes", "recipes"):
+        name = plan.recipe.name
+    again = " ".join(["msparallel run", name, *(o for o in plan.recipe.overrides if not o.startswith("train.steps="))])
+    lines = []
+    if result.finished_before:
+        lines.append(f"{plan.recipe.name} was already trained to step {result.resumed_from}; nothing was done.")
+    if result.sample:
+        lines += ["Sample:", *(f"  | {line}" for line in result.sample.splitlines()), ""]
+    if result.eval_losses:
+        first, last = result.eval_losses[0], result.eval_losses[-1]
+        lines.append(f"Evaluation loss {first['loss']:.3f} (step {first['step']}) -> {last['loss']:.3f} (step {last['step']}), "
+                     f"perplexity {perplexity(first['loss']):,.0f} -> {perplexity(last['loss']):,.1f}")  # fmt: skip
+    if result.tokens_per_s:
+        lines.append(f"Speed           {result.tokens_per_s:,.0f} tokens/s on {result.world_size} "
+                     f"{'device' if result.world_size == 1 else 'devices'}")  # fmt: skip
+    lines += [f"Loss curve      {folder / 'loss.png'}", f"Log             {folder / 'log.jsonl'}",
+              f"Checkpoint      {result.checkpoint}", "", "Next:",
+              f"  {again} train.steps={more}    goes on from the checkpoint",
+              f"  {again} --fresh    starts over (this output is moved aside)",
+              f"  msparallel show {name} --context    what the recipe tells MindSpore"]  # fmt: skip
+    return "\n".join(lines)
