@@ -1,0 +1,1 @@
+"""The command line: one file a verb. Importing this package imports nothing else."""

@@ -1,0 +1,115 @@
+"""Entry point: finds the verb, runs it, and turns what goes wrong into text and an exit code.
+
+In: command-line arguments. Out: exit code 0, 1 for a run that failed, 2 for bad input, 130 after Ctrl-C. A verb's file is
+imported when the verb is called, so that no verb pays for another one's imports.
+
+>>> main(["ls", "--json"])  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from msparallel import __version__
+from msparallel.errors import RecipeError, UserError
+
+VERBS = {
+    "ls": "The recipes that come with msparallel, or model presets.",
+    "cp": "Copy a shipped recipe, to change it.",
+    "show": "The recipe with everything resolved, or MindSpore's own calls.",
+    "validate": "Check recipes against every rule.",
+    "schema": "JSON Schema of recipes, for editors.",
+    "run": "Train: alone, by local workers, or this node's part.",
+}
+"""Verb -> what it does; its command is `command` in msparallel/cli/VERB.py."""
+
+
+class _Verbs(click.Group):
+    """Commands by name, imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        return importlib.import_module(f"msparallel.cli.{cmd_name}").command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]}, epilog="""\b
+Examples:
+  msparallel ls
+  msparallel validate quickstart
+  msparallel run quickstart
+  msparallel show gpt_tiny_dp2_cpu parallel.data_parallel=1
+  msparallel cp llama2_7b_dp2_tp2_pp2 my.yaml
+""")  # fmt: skip
+@click.version_option(__version__, prog_name="msparallel")
+def commands() -> None:
+    """Recipes in YAML that train and serve large models on Ascend clusters with MindSpore.
+
+    RECIPE is the name of a shipped recipe or the path of a YAML file. Values are changed from the command line as
+    section.key=value, for example train.steps=100.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and exit the process."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character gets its code instead
+            stream.reconfigure(errors="backslashreplace")
+    code = _run(arguments)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _closed_pipe()
+    except OSError as error:
+        click.echo(f"The output could not be written: {error.strerror}.", err=True)
+        code = _closed_pipe()
+    sys.exit(code)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    try:
+        result = commands.main(args=list(arguments), prog_name="msparallel", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except UserError as error:
+        _tell(error, as_json="--json" in arguments)
+        return error.exit_code
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        return 130
+    except BrokenPipeError:
+        return _closed_pipe()
+
+
+def _tell(error: UserError, as_json: bool) -> None:
+    if not as_json:
+        click.echo(str(error), err=True)
+    elif isinstance(error, RecipeError):
+        click.echo(json.dumps({"problems": [problem.to_json() for problem in error.problems]}, indent=2))
+    else:
+        click.echo(json.dumps({"error": str(error)}, indent=2))
+
+
+def _closed_pipe() -> int:
+    """The reader of our output is gone: leave without a word, also when the interpreter flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1

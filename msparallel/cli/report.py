@@ -1,0 +1,140 @@
+"""What a checked recipe comes to, as lines of text.
+
+In: a Recipe, or its Plan. Out: numbered lines of what was checked; the grid of devices; the resolved recipe as YAML.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import yaml
+
+from msparallel.cli.ls import readable_count
+from msparallel.mesh import AXES, Mesh
+from msparallel.plan import Plan, resolve
+from msparallel.recipe.derive import DEGREES
+from msparallel.recipe.override import section_values
+from msparallel.recipe.recipe import Recipe
+from msparallel.recipe.rules import RULES
+from msparallel.recipe.schema import SECTIONS
+
+_AXIS_KEYS = {axis: key for key, axis in DEGREES.items()}
+
+
+def checked_lines(recipe: Recipe) -> list[str]:
+    """What holds, one line a subject."""
+    plan = resolve(recipe)
+    keys = sum(len(values) for values in section_values(recipe).values())
+    lines = [
+        f"text      {keys} keys in {len(section_values(recipe))} sections, each known and of its type",
+        f"devices   {devices_text(plan)}",
+        f"model     {model_text(plan)}",
+        f"layers    {layers_text(plan)}",
+    ]
+    if recipe.train is not None:
+        lines.append(f"batch     {batch_text(plan)}")
+    lines += [f"note      {note}" for note in recipe.notes]
+    lines.append(f"rules     {len(RULES)} hold")
+    return [f"{recipe.path}:", *(f"{number:>3}. {line}" for number, line in enumerate(lines, 1))]
+
+
+def devices_text(plan: Plan) -> str:
+    """Arithmetic of degrees and machines."""
+    degrees = [f"{_AXIS_KEYS[axis]} {getattr(plan.mesh, axis)}" for axis in AXES if getattr(plan.mesh, axis) > 1]
+    nodes = f"{plan.nodes} node{'s' * (plan.nodes > 1)} x {plan.devices_per_node}"
+    return f"{' x '.join(degrees) or 'one device'} = {plan.world_size} = {nodes} ({plan.hardware.chip})"
+
+
+def model_text(plan: Plan) -> str:
+    """Size and attention."""
+    shape = plan.shape
+    split = f", {plan.mesh.tp} parts of {shape.num_heads // plan.mesh.tp} heads" if plan.mesh.tp > 1 else ""
+    return (f"{readable_count(shape.parameters())} parameters, hidden {shape.hidden_size}, {shape.num_heads} heads "
+            f"({shape.num_kv_heads} kv){split}, vocabulary {shape.padded_vocab_size}, {plan.attention} attention")  # fmt: skip
+
+
+def layers_text(plan: Plan) -> str:
+    """Layers of each stage."""
+    if len(plan.stage_layers) == 1:
+        return f"{plan.shape.num_layers} on every device"
+    virtual = plan.recipe.parallel.virtual_stages
+    groups = f" in {virtual} groups" if virtual > 1 else ""
+    stages = [sum(plan.stage_layers[stage :: plan.mesh.pp]) for stage in range(plan.mesh.pp)]
+    return f"{plan.shape.num_layers} over {plan.mesh.pp} stages{groups}: {', '.join(map(str, stages))}"
+
+
+def batch_text(plan: Plan) -> str:
+    """Arithmetic of the batch."""
+    assert plan.recipe.train is not None
+    tokens = plan.global_batch_size * plan.recipe.train.seq_length
+    kind = "micro-batches" if plan.mesh.pp > 1 else "accumulation steps"
+    return (f"global_batch_size {plan.global_batch_size} = data_parallel {plan.mesh.dp} x micro_batch_size "
+            f"{plan.micro_batch_size} x {plan.micro_batch_num} {kind}; {tokens} tokens a step")  # fmt: skip
+
+
+def grid_lines(mesh: Mesh, most_rows: int = 16) -> list[str]:
+    """Ranks by axis: a block a stage, a row for each place on dp and cp, tp along the row."""
+    lines: list[str] = []
+    width = len(str(mesh.size - 1))
+    rows = [(pp, dp, cp) for pp in range(mesh.pp) for dp in range(mesh.dp) for cp in range(mesh.cp)]
+    for pp, dp, cp in rows[:most_rows]:
+        ranks = [mesh.rank(pp=pp, dp=dp, cp=cp, tp=tp) for tp in range(mesh.tp)]
+        place = "  ".join(f"{axis}{at}" for axis, at in (("pp", pp), ("dp", dp), ("cp", cp)) if getattr(mesh, axis) > 1)
+        shown = ranks if len(ranks) <= 16 else ranks[:15]
+        row = " ".join(f"{rank:>{width}}" for rank in shown) + (f" ... {ranks[-1]}" if len(ranks) > len(shown) else "")
+        lines.append(f"{place}  rank {row}" if place else f"rank {row}")
+    if len(rows) > most_rows:
+        lines.append(f"... {len(rows) - most_rows} more rows, to rank {mesh.size - 1}")
+    return lines
+
+
+def resolved_sections(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Every value that the run uses, by section: stated, from the preset, default and derived. Loads again as a recipe."""
+    recipe = plan.recipe
+    values = section_values(recipe)
+    model = {**values["model"], **{name: getattr(plan.shape, name) for name in _model_numbers(plan)}}
+    parallel = {**_defaults(recipe, "parallel"), **{key: getattr(plan.mesh, axis) for key, axis in DEGREES.items()}}
+    result: dict[str, dict[str, Any]] = {"model": {**model, "attention": plan.attention}, "parallel": parallel}
+    if recipe.train is not None:
+        result |= {name: _defaults(recipe, name) for name in ("optimizer", "data", "train")}
+        result["train"] |= {"global_batch_size": plan.global_batch_size, "micro_batch_size": plan.micro_batch_size}
+        parallel["micro_batch_num"] = plan.micro_batch_num
+    if recipe.serve is not None:
+        result["serve"] = _defaults(recipe, "serve")
+    if len(plan.stage_layers) > 1:
+        parallel["stage_layers"] = list(plan.stage_layers)
+    result["cluster"] = {"nodes": plan.nodes, "devices_per_node": plan.devices_per_node, "hardware": plan.hardware.name}
+    return {name: result[name] for name in SECTIONS if name in result}
+
+
+def _model_numbers(plan: Plan) -> list[str]:
+    from dataclasses import fields
+
+    from msparallel.model.shape import ModelShape
+
+    return [field.name for field in fields(ModelShape) if field.name in SECTIONS["model"].model_fields]
+
+
+def _defaults(recipe: Recipe, section: str) -> dict[str, Any]:
+    values = getattr(recipe, section)
+    return {key: value for key in SECTIONS[section].model_fields if (value := getattr(values, key)) is not None}
+
+
+def recipe_yaml(plan: Plan) -> str:
+    """The resolved recipe as YAML; what the user did not write carries a comment."""
+    stated = section_values(plan.recipe)
+    lines = [f"# {plan.recipe.path}" + "".join(f" {override}" for override in plan.recipe.overrides)]
+    for section, keys in resolved_sections(plan).items():
+        lines += ["", f"{section}:"]
+        for key, value in keys.items():
+            text = f"  {key}: {_scalar(value)}"
+            lines.append(text if key in stated.get(section, {}) else f"{text:<40} # not stated")
+    return "\n".join(lines) + "\n"
+
+
+def _scalar(value: Any) -> str:
+    """One value as YAML 1.1 reads it back."""
+    if isinstance(value, float) and not math.isinf(value):
+        return repr(value) if "e" not in repr(value) or "." in repr(value) else repr(value).replace("e", ".0e")
+    return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n...\n").strip()
