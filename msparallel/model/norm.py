@@ -53,31 +53,50 @@ class RMSNorm(nn.Cell):
 
 
 class LayerNorm(nn.Cell):
-    """x [..., width] -> (x - mean) / sqrt(variance + eps) * weight + bias, same shape and dtype."""
+    """x [..., width] -> (x - mean) / sqrt(variance + eps) * weight + bias, same shape and dtype.
 
-    def __init__(self, width: int, eps: float, strategy: tuple[int, ...] | None) -> None:
+    Args:
+        fused: use the kernel LayerNorm; on the CPU it is slower than its parts.
+    """
+
+    def __init__(self, width: int, eps: float, strategy: tuple[int, ...] | None, *, fused: bool = False) -> None:
         super().__init__()
         self.weight = Parameter(initializer("ones", (width,), ms.float32), name="weight")
         self.bias = Parameter(initializer("zeros", (width,), ms.float32), name="bias")
+        self.eps = eps
+        self.fused = fused
         self.cast_in, self.cast_out = ops.Cast(), ops.Cast()
+        self.square, self.mean, self.add, self.rsqrt = ops.Square(), ops.ReduceMean(True), ops.Add(), ops.Rsqrt()
+        self.centre, self.normalise, self.scale, self.shift = ops.Sub(), ops.Mul(), ops.Mul(), ops.Add()
         self.layer_norm = ops.LayerNorm(-1, -1, eps)
         if strategy:
             self.shard(strategy)
 
     def construct(self, x):
         dtype = x.dtype
-        y, _, _ = self.layer_norm(self.cast_in(x, ms.float32), self.weight, self.bias)
+        x = self.cast_in(x, ms.float32)
+        if self.fused:
+            y = self.layer_norm(x, self.weight, self.bias)[0]
+        else:
+            x = self.centre(x, self.mean(x, -1))
+            y = self.normalise(x, self.rsqrt(self.add(self.mean(self.square(x), -1), self.eps)))
+            y = self.shift(self.scale(y, self.weight), self.bias)
         return self.cast_out(y, dtype)
 
     def shard(self, x: tuple[int, ...]) -> None:
         """The table of strategies; `x` never cuts the last dimension."""
-        self.cast_in.shard((x,))
-        self.cast_out.shard((x,))
+        for unary in (self.cast_in, self.cast_out, self.square, self.mean, self.rsqrt):
+            unary.shard((x,))
+        self.add.shard((x, ()))
+        self.centre.shard((x, x))
+        self.normalise.shard((x, x))
+        self.scale.shard((x, (1,)))
+        self.shift.shard((x, (1,)))
         self.layer_norm.shard((x, (1,), (1,)))
 
 
 def block_norm(shape: ModelShape, strategy: tuple[int, ...] | None, *, fused: bool) -> nn.Cell:
     """The norm of the residual stream that `shape.norm` names."""
     if shape.norm == "layer":
-        return LayerNorm(shape.hidden_size, shape.norm_eps, strategy)
+        return LayerNorm(shape.hidden_size, shape.norm_eps, strategy, fused=fused)
     return RMSNorm(shape.hidden_size, shape.norm_eps, strategy, fused=fused)

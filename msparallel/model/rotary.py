@@ -45,9 +45,8 @@ class RotaryTable(nn.Cell):
 class Rotate(nn.Cell):
     """heads [B, S, N, D] turned by their positions: x * cosine + (-x2, x1) * sine, in float32, same dtype out."""
 
-    def __init__(self, head_dim: int, parallel: OpParallelConfig) -> None:
+    def __init__(self, parallel: OpParallelConfig) -> None:
         super().__init__()
-        self.head_dim = head_dim
         self.cast_in, self.cast_out = ops.Cast(), ops.Cast()
         self.split, self.negate, self.concat = ops.Split(-1, 2), ops.Neg(), ops.Concat(-1)
         self.by_cosine, self.by_sine, self.add = ops.Mul(), ops.Mul(), ops.Add()

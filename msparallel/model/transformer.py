@@ -19,7 +19,8 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import initializer
 
 from msparallel.model import strategies
-from msparallel.model.attention import MASKED, Attention, DocumentMask
+from msparallel.model.attention import Attention
+from msparallel.model.attention_mask import HIDDEN, DocumentMask
 from msparallel.model.cross_entropy import CrossEntropy
 from msparallel.model.embedding import Embedding
 from msparallel.model.feed_forward import FeedForward
@@ -49,7 +50,7 @@ class TransformerLayer(nn.Cell):
 
             self.mlp = MixtureOfExperts(shape, parallel, compute_dtype)
         else:
-            self.mlp = FeedForward(shape, parallel, compute_dtype)
+            self.mlp = FeedForward(shape, parallel, compute_dtype, fused=fused)
         self.add_attention, self.add_mlp, self.add_aux = ops.Add(), ops.Add(), ops.Add()
         if parallel.sharded:
             self.shard(parallel)
@@ -58,7 +59,7 @@ class TransformerLayer(nn.Cell):
         x = self.add_attention(x, self.self_attn(self.input_layernorm(x), mask, cosine, sine))
         y = self.post_attention_layernorm(x)
         if self.has_experts:
-            y, layer_aux = self.mlp(y, mask.shape[0], mask.shape[-1])
+            y, layer_aux = self.mlp(y, y.shape[0] // mask.shape[-1], mask.shape[-1])
             return self.add_mlp(x, y), self.add_aux(aux, layer_aux)
         return self.add_mlp(x, self.mlp(y)), aux
 
@@ -68,6 +69,12 @@ class TransformerLayer(nn.Cell):
         self.add_attention.shard((stream, stream))
         self.add_mlp.shard((stream, stream))
         self.add_aux.shard(((parallel.data_parallel,), (parallel.data_parallel,)))
+
+
+def mask_form(parallel: OpParallelConfig, attention: str) -> str:
+    if attention == "flash":
+        return "flash"
+    return "grouped" if parallel.sharded else "rows"
 
 
 class Decoder(nn.Cell):
@@ -94,7 +101,7 @@ class Decoder(nn.Cell):
         else:
             positions = max(seq_length, 1)
             self.rotary = RotaryTable(positions, shape.head_dim, shape.rope_theta, parallel)
-        self.mask = DocumentMask(parallel)
+        self.mask = DocumentMask(shape, parallel, seq_length, mask_form(parallel, attention))
         self.layers = nn.CellList(
             [TransformerLayer(shape, parallel, compute_dtype, attention) for _ in range(shape.num_layers)]
         )
@@ -153,7 +160,7 @@ class Head(nn.Cell):
         self.cast, self.cast_out = ops.Cast(), ops.Cast()
         self.matmul, self.hide_padding = ops.MatMul(transpose_b=True), ops.Add()
         self.padded = rows > shape.vocab_size
-        self.padding = Tensor(np.where(np.arange(rows) < shape.vocab_size, 0, MASKED).astype(np.float32))
+        self.padding = Tensor(np.where(np.arange(rows) < shape.vocab_size, 0, HIDDEN).astype(np.float32))
 
     def construct(self, x, table):
         logits = self.cast_out(self.matmul(x, self.cast(table, self.dtype)), ms.float32)
