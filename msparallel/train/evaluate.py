@@ -3,7 +3,7 @@
 In: a model, batches, a tokenizer. Out: mean cross entropy in nats a token (without a mixture of experts' auxiliary
 loss), and a continuation of a prompt.
 
->>> Evaluation(model, batches)()
+>>> Evaluation(model, plan.op_parallel, batches)()
 8.32
 """
 
@@ -17,7 +17,9 @@ from mindspore import Tensor, nn, ops
 
 from msparallel.data.batch import Batch
 from msparallel.data.tokenizer import Tokenizer
+from msparallel.model.cross_entropy import WeightedSum
 from msparallel.model.transformer import TrainingModel
+from msparallel.parallel_config import OpParallelConfig
 
 
 def model_inputs(batch: Batch, valid_tokens: int) -> tuple[Tensor, ...]:
@@ -29,15 +31,15 @@ def model_inputs(batch: Batch, valid_tokens: int) -> tuple[Tensor, ...]:
 class CrossEntropyOnly(nn.Cell):
     """A TrainingModel's loss without the auxiliary loss, which is no measure of the text."""
 
-    def __init__(self, model: TrainingModel):
+    def __init__(self, model: TrainingModel, parallel: OpParallelConfig):
         super().__init__(auto_prefix=False)
         self.model = model
+        self.weighted_sum = WeightedSum(0.0, parallel)
 
     def construct(self, input_ids, labels, loss_weights, position_ids, segment_ids):
-        logits, _ = self.model.transformer(input_ids, position_ids, segment_ids)
-        tokens = labels.shape[0] * labels.shape[1]
-        losses = self.model.cross_entropy(logits, ops.reshape(labels, (tokens,)))
-        return self.model.sum(self.model.weigh(losses, ops.reshape(loss_weights, (tokens,))))
+        logits, aux = self.model.transformer(input_ids, position_ids, segment_ids)
+        losses = self.model.cross_entropy(logits, ops.reshape(labels, (logits.shape[0],)))
+        return self.weighted_sum(losses, loss_weights, aux)
 
 
 class _SumOverRanks(nn.Cell):
@@ -57,10 +59,11 @@ class Evaluation:
         rank, ranks: this process among those that hold the whole model; each takes every ranks-th batch.
     """
 
-    def __init__(self, model: TrainingModel, batches: Sequence[Batch], *, rank: int = 0, ranks: int = 1):
+    def __init__(self, model: TrainingModel, parallel: OpParallelConfig, batches: Sequence[Batch], *, rank: int = 0,
+                 ranks: int = 1):  # fmt: skip
         valid = sum(batch.valid_tokens for batch in batches)
         self._inputs = [model_inputs(batch, valid) for batch in batches[rank::ranks]]
-        self._loss = CrossEntropyOnly(model).set_train(False)
+        self._loss = CrossEntropyOnly(model, parallel).set_train(False)
         self._add = _SumOverRanks() if ranks > 1 else None
 
     def __call__(self) -> float:

@@ -1,14 +1,15 @@
 """The training loop of one process.
 
-In: a Plan, a rank, a checkpoint to go on from. Out: a RunResult; on the way log, evaluations, checkpoints, curve.
+In: a Plan, a rank, the opened data and perhaps a checkpoint. Out: a RunResult; on the way log, evaluations, checkpoints, curve.
 Every rank runs the same loop on its own rows; one of them reports.
 
->>> Training(plan, rank=0, checkpoint=None).run()
+>>> Training(plan, rank=0, prepared=prepare(plan, None)).run()
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from typing import Any
 
@@ -17,17 +18,16 @@ from tqdm import tqdm
 
 from msparallel import context
 from msparallel.data.batch import micro_batches, shard
-from msparallel.data.dataset import open_dataset
 from msparallel.errors import RunError
 from msparallel.model.transformer import build_model
 from msparallel.plan import Plan
 from msparallel.train import resume
-from msparallel.train.checkpoint import Checkpoint
 from msparallel.train.curve import draw_curve
 from msparallel.train.evaluate import Evaluation, model_inputs, sample_text
 from msparallel.train.gradient import LossScale
 from msparallel.train.log import RunLog
 from msparallel.train.optimizer import AdamW, learning_rate_at
+from msparallel.train.prepare import Prepared
 from msparallel.train.run import RunResult, notice, reporting_rank, run_dir, store, versions
 from msparallel.train.step import LocalStep, StepResult
 
@@ -35,20 +35,15 @@ from msparallel.train.step import LocalStep, StepResult
 class Training:
     """One rank's part of a run: everything built, ready to step."""
 
-    def __init__(self, plan: Plan, rank: int, checkpoint: Checkpoint | None):
+    def __init__(self, plan: Plan, rank: int, prepared: Prepared):
         recipe, train = plan.recipe, plan.recipe.train
         assert train is not None, "only recipes with a train section are trained"
         self.plan, self.train, self.rank = plan, train, rank
         self.dp_rank = plan.mesh.coordinates(rank)["dp"]
         self.reports = rank == reporting_rank(plan)
-        if checkpoint is not None:
-            self._say_changes(resume.check_matches(checkpoint, plan))
-        self.data = open_dataset(source=recipe.data.corpus, tokenizer=recipe.data.tokenizer, vocab_size=plan.shape.vocab_size,
-                                 seq_length=train.seq_length, seed=train.seed, eval_fraction=recipe.data.eval_fraction,
-                                 cache_dir=recipe.data.cache_dir, text_field=recipe.data.text_field or "text")  # fmt: skip
-        self.loader = self.data.train_loader(global_batch_size=plan.global_batch_size)
-        if checkpoint is not None:
-            resume.check_data(checkpoint, self.data.fingerprint)
+        self.data, self.loader, checkpoint = prepared.data, prepared.loader, prepared.checkpoint
+        if prepared.changes and self.reports:
+            notice("Changed since the checkpoint, from here on:\n" + "\n".join(f"    {line}" for line in prepared.changes))
         context.apply(plan, rank)
         self.model = build_model(plan.shape, plan.op_parallel, seq_length=train.seq_length,
                                  compute_dtype=getattr(ms, train.dtype), attention=plan.attention,
@@ -61,11 +56,12 @@ class Training:
                               add_over_ranks=plan.world_size > 1)  # fmt: skip
         batches = list(self.data.eval_batches(batch_size=plan.micro_batch_size,
                                               max_sequences=train.eval_batches * plan.micro_batch_size))  # fmt: skip
-        self.evaluate = Evaluation(self.model, batches, rank=self.dp_rank, ranks=plan.mesh.dp)
+        self.evaluate = Evaluation(self.model, plan.op_parallel, batches, rank=self.dp_rank, ranks=plan.mesh.dp)
         self.start = 0 if checkpoint is None else checkpoint.step
         if checkpoint is not None:
             resume.restore(checkpoint, self.optimizer.parameters, self._state_parameters())
-            notice(f"Going on from {checkpoint.path}.")
+            if self.reports:
+                notice(f"Going on from {checkpoint.path}.")
         self.resumed_from = None if checkpoint is None else self.start
         self.checkpoints = store(plan, rank=rank)
 
@@ -135,7 +131,7 @@ class Training:
         loss = self.evaluate()
         if self.log:
             self.log.evaluation(step, loss)
-            tqdm.write(f"step {step}: evaluation loss {loss:.4f}", file=_stderr())
+            tqdm.write(f"step {step}: evaluation loss {loss:.4f}", file=sys.stderr)
 
     def _save(self, step: int) -> None:
         if self.log:
@@ -181,17 +177,7 @@ class Training:
                            seq_length=self.train.seq_length, vocab_size=self.data.tokenizer.vocab_size,
                            seed=self.train.seed)  # fmt: skip
 
-    def _say_changes(self, changes: list[str]) -> None:
-        if changes and self.reports:
-            notice("Changed since the checkpoint, from here on:\n" + "\n".join(f"    {line}" for line in changes))
-
     def _not_finite(self, step: int, result: StepResult) -> str:
         return (f"{run_dir(self.plan)}\n  The loss of step {step} is {result.loss} (gradient norm {result.grad_norm}). The run "
                 f"stopped before it wrote that into a checkpoint.\n  Try: optimizer.learning_rate="
                 f"{self.plan.recipe.optimizer.learning_rate / 3:.2g}, or a longer optimizer.warmup_steps")  # fmt: skip
-
-
-def _stderr() -> Any:
-    import sys
-
-    return sys.stderr

@@ -10,6 +10,7 @@ In: a Plan and this process's rank. Out: a RunResult, and in `output_dir/NAME`: 
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import sys
 from dataclasses import asdict, dataclass
@@ -18,9 +19,8 @@ from typing import Any
 
 from msparallel.errors import RunError
 from msparallel.plan import Plan
-from msparallel.train.checkpoint import Checkpoint, CheckpointStore
-from msparallel.train.log import evaluations_of, losses_of, perplexity, read_records
-from msparallel.train.resume import check_matches
+from msparallel.train.checkpoint import CheckpointStore
+from msparallel.train.log import perplexity
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,20 +74,6 @@ def reporting_rank(plan: Plan) -> int:
     return plan.mesh.rank(pp=plan.mesh.pp - 1)
 
 
-def finished(plan: Plan, checkpoint: Checkpoint | None) -> RunResult | None:
-    """Result of a run that has nothing left to do, None where there is."""
-    train = plan.recipe.train
-    assert train is not None, "only recipes with a train section are trained"
-    if checkpoint is None or checkpoint.step < train.steps:
-        return None
-    check_matches(checkpoint, plan)
-    records = [r for r in read_records(run_dir(plan) / "log.jsonl") if r.get("step", 0) <= checkpoint.step]
-    return RunResult(world_size=plan.world_size, losses=losses_of(records, checkpoint.step),
-                     eval_losses=[{"step": step, "loss": loss} for step, loss in evaluations_of(records)],
-                     tokens_per_s=0.0, checkpoint=str(checkpoint.path), resumed_from=checkpoint.step,
-                     finished_before=True)  # fmt: skip
-
-
 def move_aside(plan: Plan) -> Path | None:
     """Rename the run's folder so that a fresh run can start; its new path, None where there was none.
 
@@ -124,12 +110,18 @@ def run_recipe(plan: Plan, rank: int = 0) -> RunResult:
         UserError: data, tokenizer or checkpoint do not fit the recipe.
         RunError: disk full, loss not finite, and other failures outside the recipe.
     """
-    from msparallel.train.loop import Training  # MindSpore
+    from msparallel.train.prepare import finished, prepare
 
-    checkpoints = store(plan)
-    checkpoint = checkpoints.newest()
-    done = finished(plan, checkpoint)
-    return done or Training(plan, rank, checkpoint).run()
+    checkpoint = store(plan).newest()
+    if done := finished(plan, checkpoint):
+        return done
+    # What MindSpore is to read before it is loaded: no warnings for its developers, dumps of a failed compilation with ours.
+    os.environ.setdefault("GLOG_v", "3")
+    os.environ.setdefault("MS_OM_PATH", str(run_dir(plan) / "logs"))
+    prepared = prepare(plan, checkpoint)  # what is wrong with the data is said before MindSpore is loaded
+    from msparallel.train.loop import Training
+
+    return Training(plan, rank, prepared).run()
 
 
 def closing_text(plan: Plan, result: RunResult) -> str:

@@ -1,0 +1,255 @@
+"""Several processes for one run, through MindSpore's own `msrun`.
+
+In: a Plan. Out: `msrun_command`, the argument list (pure), and `launch`, which starts it, shows the progress of the rank
+that knows the loss, and says in one message why a run failed. Every worker writes `logs/worker_N.log` and
+`logs/rank_N.json` (its state: running, done, failed with a reason).
+Under msrun rank = node_rank x local_worker_num + i, and device = i.
+
+>>> msrun_command(plan, master_port=8118)[:3]
+['msrun', '--worker_num', '2']
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from msparallel.errors import RunError, UserError
+from msparallel.launch.status import WorkerState, first_failure, read_states
+from msparallel.plan import Plan
+from msparallel.train.prepare import finished, prepare
+from msparallel.train.run import RunResult, reporting_rank, run_dir, store
+
+CLUSTER_TIMEOUT_S = 1800
+"""Workers of one run may reach MindSpore's cluster this far apart (a node that must first tokenize its corpus)."""
+POLL_S = 0.25
+GRACE_S = 5.0
+"""After one worker has failed, how long the others may take to say that they failed earlier."""
+_PDEATHSIG = 1
+
+
+def msrun_command(plan: Plan, *, node_rank: int = 0, master_addr: str = "127.0.0.1", master_port: int = 8118,
+                  log_dir: str | Path | None = None) -> list[str]:  # fmt: skip
+    """Argument list that starts this node's workers.
+
+    Args:
+        node_rank: of this machine, 0 .. plan.nodes - 1; node 0 also runs msrun's scheduler.
+        master_addr, master_port: where the scheduler listens.
+        log_dir: of the workers' logs; left out: output_dir/NAME/logs.
+
+    Raises:
+        UserError: the plan has no such node.
+    """
+    if not 0 <= node_rank < plan.nodes:
+        raise UserError(f"--node-rank {node_rank}: {plan.recipe.name} has {plan.nodes} "
+                        f"node{'s' * (plan.nodes > 1)}, 0 to {plan.nodes - 1}.")  # fmt: skip
+    return [
+        "msrun",
+        "--worker_num", str(plan.world_size),
+        "--local_worker_num", str(plan.devices_per_node),
+        "--node_rank", str(node_rank),
+        "--master_addr", master_addr,
+        "--master_port", str(master_port),
+        "--cluster_time_out", str(CLUSTER_TIMEOUT_S),
+        "--log_dir", str(log_dir or logs_dir(plan)),
+        "--join", "True",
+        "--tail_worker_log", "-2",  # none: the launcher shows the one that matters
+        "python", "-m", "msparallel.launch.worker", plan.recipe.path, *plan.recipe.overrides,
+    ]  # fmt: skip
+
+
+def logs_dir(plan: Plan) -> Path:
+    """Folder of the workers' logs."""
+    return run_dir(plan) / "logs"
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return probe.getsockname()[1]
+
+
+def check_port(address: str, port: int) -> None:
+    """Raise RunError where the scheduler could not listen on this machine's `port`."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError as error:
+            raise RunError(f"--master-port {port}: the scheduler cannot listen on {address}:{port} ({error.strerror}). "
+                           f"Leave --master-port out to have a free one chosen, or try --master-port {free_port()}.") from None
+
+
+def launch(plan: Plan, *, node_rank: int = 0, master_addr: str = "127.0.0.1", master_port: int | None = None) -> RunResult:
+    """Run this node's workers to their end; what is wrong with data or checkpoint is found before they start.
+
+    Raises:
+        RunError: a worker failed, was killed, or the port is taken; the text is the first failing rank's.
+        UserError: the first failing rank's input was wrong.
+    """
+    if done := finished(plan, checkpoint := store(plan).newest()):
+        return done
+    prepare(plan, checkpoint)
+    if master_port is None:
+        master_port = free_port()
+    elif node_rank == 0:
+        check_port(master_addr, master_port)
+    logs = logs_dir(plan)
+    _clear(logs)
+    command = msrun_command(plan, node_rank=node_rank, master_addr=master_addr, master_port=master_port, log_dir=logs)
+    local = range(node_rank * plan.devices_per_node, (node_rank + 1) * plan.devices_per_node)
+    shown = reporting_rank(plan) if reporting_rank(plan) in local else local[0]
+    with (logs / "msrun.log").open("wb") as output:
+        process = subprocess.Popen(_resolved(command), stdout=output, stderr=subprocess.STDOUT, env=_environment(plan),
+                                   stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent)  # fmt: skip
+    follower = _Follower(logs / f"worker_{shown}.log")
+    terminated = _raise_on_sigterm()
+    try:
+        while process.poll() is None:
+            time.sleep(POLL_S)
+            follower.show()
+            if any(state.failed for state in read_states(logs, local)):
+                _wait(process, GRACE_S)
+                break
+    finally:
+        # A checkpoint in the making leaves the last whole one, so nobody needs to be asked politely.
+        _kill(process)
+        signal.signal(signal.SIGTERM, terminated)
+    follower.show()
+    states = read_states(logs, local)
+    if failure := first_failure(states):
+        raise _failed(plan, failure, logs)
+    if process.returncode or not all(state.done for state in states):
+        text = _last_lines(logs / f"worker_{shown}.log") or _last_lines(logs / "msrun.log")
+        raise RunError(f"msrun ended with code {process.returncode} before its workers were done.\n{text}\n  Logs: {logs}")
+    if reporting_rank(plan) not in local:
+        return RunResult(world_size=plan.world_size, losses=[], eval_losses=[], tokens_per_s=0.0, checkpoint="", resumed_from=None)
+    return RunResult(**json.loads((logs / "result.json").read_text(encoding="utf-8")))
+
+
+def _failed(plan: Plan, failure: WorkerState, logs: Path) -> UserError:
+    """The first failing rank's own words."""
+    log = logs / f"worker_{failure.rank}.log"
+    if failure.text and failure.exit_code == UserError.exit_code:
+        return UserError(failure.text)
+    if failure.text:
+        return RunError(f"Rank {failure.rank} of {plan.world_size} failed first:\n{failure.text}\n  Log: {log}")
+    killed = _signal_in(logs / "msrun.log", failure.pid)
+    how = f"was killed by {killed}" if killed else "ended without a word"
+    hint = " The kernel does that when memory runs out: see `dmesg`." if killed == "SIGKILL" else ""
+    return RunError(f"Rank {failure.rank} of {plan.world_size} {how}.{hint} The other workers were stopped. Run again to go on "
+                    f"from the last checkpoint.\n{_last_lines(log)}\n  Log: {log}")  # fmt: skip
+
+
+def _signal_in(msrun_log: Path, pid: int) -> str:
+    """Name of the signal that ended a worker, as msrun saw it."""
+    found = re.search(rf"process {pid} exit with exception\. Error code: -(\d+)", msrun_log.read_text(errors="replace"))
+    return signal.Signals(int(found[1])).name if found else ""
+
+
+def _last_lines(log: Path, count: int = 5) -> str:
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join(f"  | {line.rsplit(chr(13), 1)[-1]}" for line in lines[-count:])
+
+
+class _Follower:
+    """Copies what a growing file gains to stderr, without MindSpore's own notices; the file keeps them."""
+
+    _NOTICE = re.compile(rb"^\[(?:INFO|DEBUG)\] [A-Z_]+\(.*\n", re.MULTILINE)
+
+    def __init__(self, path: Path):
+        self._path, self._position = path, 0
+
+    def show(self) -> None:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            new = file.read()
+        if new.rpartition(b"\n")[2].startswith(b"["):  # perhaps the first half of a notice
+            new = new[: new.rfind(b"\n") + 1]
+        self._position += len(new)
+        sys.stderr.write(self._NOTICE.sub(b"", new).decode(errors="replace"))
+        sys.stderr.flush()
+
+
+def _clear(logs: Path) -> None:
+    """Take away the states and logs of an earlier launch: old failures must not be read as new ones."""
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        for pattern in ("rank_*.json", "worker_*.log", "result.json", "scheduler.log", "msrun.log"):
+            for path in logs.glob(pattern):
+                path.unlink()
+    except OSError as error:
+        raise RunError(f"{logs}\n  The logs cannot be written: {error}. Set train.output_dir to another place.") from error
+
+
+def _environment(plan: Plan) -> dict[str, str]:
+    """This Python first on the path, since msrun calls `python`; and the cores shared out among the workers."""
+    package = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+                   "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}  # fmt: skip
+    if plan.hardware.target == "CPU":
+        cores = len(os.sched_getaffinity(0))
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // plan.devices_per_node)))
+    return environment
+
+
+def _resolved(command: list[str]) -> list[str]:
+    """The msrun that belongs to this Python."""
+    beside = Path(sys.executable).parent / command[0]
+    return [str(beside) if beside.exists() else command[0], *command[1:]]
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+
+
+def _raise_on_sigterm():
+    """SIGTERM ends like Ctrl-C, so that workers are stopped. Returns the handler that was there."""
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    return signal.signal(signal.SIGTERM, interrupt)
+
+
+def _kill(process: subprocess.Popen) -> None:
+    """End msrun, its scheduler and its workers, each of which has a process group of its own."""
+    if process.poll() is None:
+        workers = _children(process.pid)
+        os.killpg(process.pid, signal.SIGKILL)
+        for pid in workers:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        process.wait()
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(path.parent.name))
+    return found
+
+
+def _wait(process: subprocess.Popen, seconds: float) -> None:
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return

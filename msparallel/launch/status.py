@@ -1,0 +1,101 @@
+"""What each worker says about itself, in a file that the launcher reads.
+
+In: a worker's changes of state. Out: `rank_N.json` {rank, pid, state, time, text, exit_code} and, read from them, the
+first failure.
+
+>>> WorkerStatus(logs, rank=1).failed("disk full", exit_code=1)
+>>> first_failure(read_states(logs, range(2))).rank
+1
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerState:
+    """Attributes:
+    state: running, done, failed, or killed (it stopped running without a word).
+    time: Unix seconds at which the state began.
+    text: why it failed, for a person.
+    exit_code: of the worker's failure: 2 where input was wrong, otherwise 1.
+    """
+
+    rank: int
+    pid: int
+    state: Literal["running", "done", "failed", "killed"]
+    time: float
+    text: str = ""
+    exit_code: int = 0
+
+    @property
+    def failed(self) -> bool:
+        return self.state in ("failed", "killed")
+
+    @property
+    def done(self) -> bool:
+        return self.state == "done"
+
+
+class WorkerStatus:
+    """The file of this process."""
+
+    def __init__(self, logs: Path, rank: int):
+        self._path, self._rank = logs / f"rank_{rank}.json", rank
+        self._write("running")
+
+    def done(self) -> None:
+        self._write("done")
+
+    def failed(self, text: str, exit_code: int) -> None:
+        self._write("failed", text, exit_code)
+
+    def _write(self, state: Literal["running", "done", "failed"], text: str = "", exit_code: int = 0) -> None:
+        value = WorkerState(rank=self._rank, pid=os.getpid(), state=state, time=time.time(), text=text, exit_code=exit_code)
+        partial = self._path.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(value)), encoding="utf-8")
+        partial.replace(self._path)
+
+
+def read_states(logs: Path, ranks: Iterable[int]) -> list[WorkerState]:
+    """States of the ranks that have started; one that says `running` and does not run was killed."""
+    states = []
+    for rank in ranks:
+        path = logs / f"rank_{rank}.json"
+        if not path.exists():
+            continue
+        state = WorkerState(**json.loads(path.read_text(encoding="utf-8")))
+        if state.state == "running" and not _runs(state.pid):
+            # It may have written its last word between the two looks.
+            state = WorkerState(**json.loads(path.read_text(encoding="utf-8")))
+            if state.state == "running":
+                state = replace(state, state="killed", time=_last_sign(logs, rank))
+        states.append(state)
+    return states
+
+
+def first_failure(states: Iterable[WorkerState]) -> WorkerState | None:
+    """The failure that began first. A killed worker counts before the others' complaints that it is gone."""
+    failures = [state for state in states if state.failed]
+    return min(failures, key=lambda state: (state.state != "killed", state.time), default=None)
+
+
+def _runs(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return text.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def _last_sign(logs: Path, rank: int) -> float:
+    log = logs / f"worker_{rank}.log"
+    return log.stat().st_mtime if log.exists() else time.time()
