@@ -4,7 +4,6 @@ After a change that is meant: MSPARALLEL_WRITE_GOLDEN=1 python -m pytest tests/t
 """
 
 import ast
-import json
 import os
 from pathlib import Path
 
@@ -18,12 +17,6 @@ from msparallel.recipe.load import load_recipe
 pytestmark = pytest.mark.pure
 GOLDEN = Path(__file__).parent / "golden" / "context"
 NAMES = sorted(shipped_recipes())
-RENAMED = {"dataset_strategy", "device_num", "global_rank", "parallel_mode"}
-
-
-def plain(value):
-    """As JSON holds it: tuples are lists."""
-    return json.loads(json.dumps(value))
 
 
 def test_there_are_recipes():
@@ -34,21 +27,17 @@ def test_there_are_recipes():
 def test_golden(name):
     plan = resolve(load_recipe(name))
     last = plan.world_size - 1
-    got = plain({
-        "rank_0": context.context_kwargs(plan, 0),
-        f"rank_{last}": context.context_kwargs(plan, last),
-        "speed_up": context.speed_up(plan),
-        "autoparallel": context.autoparallel_calls(plan),
-    })  # fmt: skip
-    path = GOLDEN / f"{name}.json"
+    got = f"# rank 0\n{context.context_calls(plan)}\n\n# rank {last}\n{context.context_calls(plan, last)}\n\n"
+    got += f"# AutoParallel\n{context.autoparallel_text(plan)}\n"
+    path = GOLDEN / f"{name}.py.txt"
     if os.environ.get("MSPARALLEL_WRITE_GOLDEN"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(got, indent=1) + "\n", encoding="utf-8")
-    assert got == json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(got, encoding="utf-8")
+    assert got == path.read_text(encoding="utf-8")
 
 
 def test_no_golden_without_a_recipe():
-    assert sorted(path.stem for path in GOLDEN.glob("*.json")) == NAMES
+    assert sorted(path.name.removesuffix(".py.txt") for path in GOLDEN.iterdir()) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
