@@ -127,11 +127,13 @@ def _sections() -> list[str]:
 def _presets() -> list[str]:
     columns = ("num_layers", "hidden_size", "num_heads", "num_kv_heads", "ffn_size", "vocab_size", "num_experts",
                "experts_per_token", "expert_ffn_size")  # fmt: skip
-    lines = ["## Presets", "", "Values of `model.preset`. Numbers are those of each model's public `config.json`; parameters are",
-             "counted from the shape, vocabulary padding included.", "",
+    lines = ["## Presets", "",
+             "Values of `model.preset`. Numbers are those of each model's public `config.json`; parameters are counted",
+             "from the shape, vocabulary padding included.", "",
              *_table_head("preset", *(f"`{column}`" for column in columns), "parameters")]  # fmt: skip
     for name, shape in PRESETS.items():
-        lines.append(_row(f"`{name}`", *(getattr(shape, column) or "" for column in columns), f"{shape.parameters():,}"))
+        numbers = [getattr(shape, column) or "" for column in columns]
+        lines.append(_row(f"`{name}`", *numbers, f"{shape.parameters():,}"))
     return lines
 
 
@@ -140,8 +142,8 @@ def _hardware() -> list[str]:
              "Values of `cluster.hardware`; each file in `msparallel/hardware/profiles` names its source.", "",
              *_table_head("profile", "chip", "most devices a node", "memory of a device, GiB", "dtypes")]  # fmt: skip
     for machine in map(load_hardware, hardware_names()):
-        memory = f"{machine.memory_gib:g}" if machine.memory_gib else "the host's"
-        lines.append(_row(f"`{machine.name}`", machine.chip, machine.devices_per_node, memory, ", ".join(machine.dtypes)))
+        memory, dtypes = f"{machine.memory_gib:g}" if machine.memory_gib else "the host's", ", ".join(machine.dtypes)
+        lines.append(_row(f"`{machine.name}`", machine.chip, machine.devices_per_node, memory, dtypes))
     return lines
 
 
