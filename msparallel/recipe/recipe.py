@@ -94,6 +94,11 @@ class Recipe:
         values = getattr(self.sections, section)
         return values is not None and (not name or name in values.model_fields_set)
 
+    def keys_stated(self, section: str) -> frozenset[str]:
+        """Keys that the user wrote in a section."""
+        values = getattr(self.sections, section)
+        return frozenset() if values is None else frozenset(values.model_fields_set)
+
     def value(self, key: str) -> Any:
         """Value of `section.key`, None where the section is absent."""
         section, _, name = key.partition(".")

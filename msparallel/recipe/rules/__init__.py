@@ -18,10 +18,32 @@ from dataclasses import replace
 from msparallel.errors import Problem, RecipeError
 from msparallel.recipe.override import format_override, read_overrides, with_values
 from msparallel.recipe.recipe import BrokenValue, Recipe
-from msparallel.recipe.rules import devices
+from msparallel.recipe.rules import (
+    batch,
+    cutting,
+    devices,
+    effect,
+    hardware,
+    mode,
+    optimizer_shard,
+    pipeline,
+    running,
+    shape,
+)
 from msparallel.recipe.rules.finding import Changes, Finding, Rule
 
-RULES: tuple[Rule, ...] = (*devices.RULES,)
+RULES: tuple[Rule, ...] = (
+    *running.RULES,
+    *shape.RULES,
+    *hardware.RULES,
+    *mode.RULES,
+    *devices.RULES,
+    *cutting.RULES,
+    *pipeline.RULES,
+    *batch.RULES,
+    *optimizer_shard.RULES,
+    *effect.RULES,
+)
 """All rules, in the order in which a person would check them."""
 
 _MOST_TRIES = 300

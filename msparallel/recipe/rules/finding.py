@@ -9,7 +9,6 @@ works is not the rule's business: `find_problems` applies each to the whole reci
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -90,6 +89,8 @@ def with_batch(recipe: Recipe, changes: Changes) -> Iterator[Changes]:
         yield {**changes, "train.global_batch_size": total}
 
 
-def first(changes: Iterable[Changes], count: int) -> Iterator[Changes]:
-    """At most `count` changes."""
-    return itertools.islice(changes, count)
+def without_effect(key: str, reason: str, *more: Changes) -> Finding:
+    """A setting that changes nothing, because of what another one says."""
+    name = key.partition(".")[2]
+    message = f"Without effect: {reason}. Leave {name} out, or change that."
+    return Finding(key=key, message=message, tries=[{key: None}, *more])
