@@ -3,7 +3,7 @@
 In: a model, batches, a tokenizer. Out: mean cross entropy in nats a token (without a mixture of experts' auxiliary
 loss), and a continuation of a prompt.
 
->>> Evaluation(model, plan.op_parallel, batches)()
+>>> Evaluation(model, batches)()
 8.32
 """
 
@@ -17,9 +17,7 @@ from mindspore import Tensor, nn, ops
 
 from msparallel.data.batch import Batch
 from msparallel.data.tokenizer import Tokenizer
-from msparallel.model.cross_entropy import WeightedSum
 from msparallel.model.transformer import TrainingModel
-from msparallel.parallel_config import OpParallelConfig
 
 
 def model_inputs(batch: Batch, valid_tokens: int) -> tuple[Tensor, ...]:
@@ -31,15 +29,13 @@ def model_inputs(batch: Batch, valid_tokens: int) -> tuple[Tensor, ...]:
 class CrossEntropyOnly(nn.Cell):
     """A TrainingModel's loss without the auxiliary loss, which is no measure of the text."""
 
-    def __init__(self, model: TrainingModel, parallel: OpParallelConfig):
+    def __init__(self, model: TrainingModel):
         super().__init__(auto_prefix=False)
         self.model = model
-        self.weighted_sum = WeightedSum(0.0, parallel)
 
     def construct(self, input_ids, labels, loss_weights, position_ids, segment_ids):
-        logits, aux = self.model.transformer(input_ids, position_ids, segment_ids)
-        losses = self.model.cross_entropy(logits, ops.reshape(labels, (logits.shape[0],)))
-        return self.weighted_sum(losses, loss_weights, aux)
+        loss, _ = self.model.text_loss(input_ids, labels, loss_weights, position_ids, segment_ids)
+        return loss
 
 
 class _SumOverRanks(nn.Cell):
@@ -59,11 +55,10 @@ class Evaluation:
         rank, ranks: this process among those that hold the whole model; each takes every ranks-th batch.
     """
 
-    def __init__(self, model: TrainingModel, parallel: OpParallelConfig, batches: Sequence[Batch], *, rank: int = 0,
-                 ranks: int = 1):  # fmt: skip
+    def __init__(self, model: TrainingModel, batches: Sequence[Batch], *, rank: int = 0, ranks: int = 1):
         valid = sum(batch.valid_tokens for batch in batches)
         self._inputs = [model_inputs(batch, valid) for batch in batches[rank::ranks]]
-        self._loss = CrossEntropyOnly(model, parallel).set_train(False)
+        self._loss = CrossEntropyOnly(model).set_train(False)
         self._add = _SumOverRanks() if ranks > 1 else None
 
     def __call__(self) -> float:

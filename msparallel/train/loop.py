@@ -56,7 +56,7 @@ class Training:
                               add_over_ranks=plan.world_size > 1)  # fmt: skip
         batches = list(self.data.eval_batches(batch_size=plan.micro_batch_size,
                                               max_sequences=train.eval_batches * plan.micro_batch_size))  # fmt: skip
-        self.evaluate = Evaluation(self.model, plan.op_parallel, batches, rank=self.dp_rank, ranks=plan.mesh.dp)
+        self.evaluate = Evaluation(self.model, batches, rank=self.dp_rank, ranks=plan.mesh.dp)
         self.start = 0 if checkpoint is None else checkpoint.step
         if checkpoint is not None:
             resume.restore(checkpoint, self.optimizer.parameters, self._state_parameters())
