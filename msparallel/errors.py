@@ -57,7 +57,8 @@ class Problem:
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
-        written = self.key if self.value is None else f"{self.key}: {self.value}"
+        value = str(self.value).lower() if isinstance(self.value, bool) else self.value
+        written = self.key if value is None else f"{self.key}: {value}"
         text = f"{place}  {written}\n  {self.message}" if place else f"{written}\n  {self.message}"
         return f"{text}\n  Try: {self.suggestion}" if self.suggestion else text
 

@@ -32,9 +32,7 @@ def command(presets: bool, as_json: bool) -> None:
 
 
 def _recipes() -> list[dict[str, object]]:
-    return [
-        {"name": name, "path": str(path), "summary": summary(path)} for name, path in shipped_recipes().items()
-    ]
+    return [{"name": name, "path": str(path), "summary": summary(path)} for name, path in shipped_recipes().items()]
 
 
 def _presets() -> list[dict[str, object]]:

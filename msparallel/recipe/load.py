@@ -54,7 +54,9 @@ def load_text(text: str, path: str, overrides: Sequence[str] = ()) -> Recipe:
         broken = recipe.broken | refused
         recipe = replace(recipe, sections=build_sections(values, broken), broken=broken)
     problems = source.problems + override_problems
-    absent = [name for name in missing(values) if name not in recipe.broken and name.partition(".")[0] not in recipe.broken]
+    absent = [
+        name for name in missing(values) if name not in recipe.broken and name.partition(".")[0] not in recipe.broken
+    ]
     problems += [missing_problem(name, path, source.lines.get(name.partition(".")[0])) for name in absent]
     problems = with_working_suggestions(recipe, problems) + find_problems(recipe)
     if problems:

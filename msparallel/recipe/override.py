@@ -106,7 +106,8 @@ def _followed_devices(before: Recipe, after: Recipe, changes: Mapping[str, Any])
     """Devices of the one node that new degrees ask for, None where nothing has to follow."""
     degrees = [f"parallel.{key}" for key in derive.DEGREES]
     try:
-        if not any(key in changes for key in degrees) or DEVICES in changes:
+        typed = DEVICES in changes or any(text.startswith(f"{DEVICES}=") for text in before.overrides)
+        if typed or not any(key in changes for key in degrees):
             return None
         if after.cluster.devices_per_node is None or (after.cluster.nodes or 1) != 1:
             return None

@@ -87,7 +87,10 @@ def missing_problem(name: str, file: str, line: int | None) -> Problem:
     if key:
         rule, message = "missing_key", f"A `{section}:` section needs `{key}`: {expectation(section, key)}."
     else:
-        rule, message = "missing_section", f"A recipe needs a `{section}:` section, for example with `preset: gpt_tiny`."
+        rule, message = (
+            "missing_section",
+            f"A recipe needs a `{section}:` section, for example with `preset: gpt_tiny`.",
+        )
     return Problem(key=name, value=None, rule=rule, message=message, file=file, line=line)
 
 
@@ -170,7 +173,11 @@ def _explain(section: str, key: str, written: Written) -> tuple[str, str]:
     elif isinstance(value, int) and value in (0, 1):
         tries = ["true" if value else "false"]
     low, high = _bounds(section, key)
-    tries += [bound for bound in (low, high) if bound is not None and isinstance(value, (int, float)) and not isinstance(value, bool)]
+    tries += [
+        bound
+        for bound in (low, high)
+        if bound is not None and isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]
     return told, next((text for text in map(str, tries) if _fits(section, key, text)), "")
 
 
@@ -216,7 +223,10 @@ def _bounds(section: str, key: str) -> tuple[Any, Any]:
 
 
 def _takes_text(section: str, key: str) -> bool:
-    return any(part.get("type") == "string" and "enum" not in part and "const" not in part for part in _alternatives(section, key))
+    return any(
+        part.get("type") == "string" and "enum" not in part and "const" not in part
+        for part in _alternatives(section, key)
+    )
 
 
 def expectation(section: str, key: str) -> str:
@@ -238,6 +248,11 @@ def expectation(section: str, key: str) -> str:
 
 
 def _range(part: dict[str, Any]) -> str:
-    limits = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "of at most", "exclusiveMaximum": "below"}
+    limits = {
+        "minimum": "of at least",
+        "exclusiveMinimum": "above",
+        "maximum": "of at most",
+        "exclusiveMaximum": "below",
+    }
     found = [f"{word} {part[name]}" for name, word in limits.items() if name in part]
     return " " + " and ".join(found) if found else ""

@@ -62,7 +62,9 @@ class _Loader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             self.refused.append((line, "Anchors (&) and aliases (*) hide what a line sets; write the value itself."))
         if getattr(event, "tag", None) not in (None, "!"):
-            self.refused.append((line, f"Tags are not used in recipes; leave out {event.tag} and write the plain value."))
+            self.refused.append(
+                (line, f"Tags are not used in recipes; leave out {event.tag} and write the plain value.")
+            )
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             raise yaml.composer.ComposerError(
@@ -91,9 +93,13 @@ def read_source(text: str, file: str) -> Source:
     for line, message in loader.refused:
         problem(line, "yaml_feature", message)
     if root is None:
-        problem(None, "empty_recipe", "The file holds no keys. `msparallel cp quickstart my.yaml` copies one to start from.")
+        problem(
+            None, "empty_recipe", "The file holds no keys. `msparallel cp quickstart my.yaml` copies one to start from."
+        )
     elif not isinstance(root, yaml.MappingNode):
-        problem(_line(root), "not_sections", "A recipe is a list of sections such as `model:`, each with its keys below it.")
+        problem(
+            _line(root), "not_sections", "A recipe is a list of sections such as `model:`, each with its keys below it."
+        )
     if not isinstance(root, yaml.MappingNode):
         source.broken.add("")
         return source
@@ -105,7 +111,11 @@ def read_source(text: str, file: str) -> Source:
         else:
             source.broken.add(section)
             empty = isinstance(section_node, yaml.ScalarNode) and section_node.value in ("", "~", "null")
-            told = "has nothing below it; indent its keys or leave it out" if empty else "is a section: its keys go below it, indented"
+            told = (
+                "has nothing below it; indent its keys or leave it out"
+                if empty
+                else "is a section: its keys go below it, indented"
+            )
             problem(line, "empty_section" if empty else "not_a_section", f"`{section}:` {told}.", section)
     return source
 
@@ -147,9 +157,15 @@ def _pairs(
         if not isinstance(key_node, yaml.ScalarNode):
             problem(line, "odd_key", "A key is one word; this is a list or a mapping.", section or "recipe")
         elif key_node.tag == _TAG + "merge":
-            problem(line, "yaml_feature", "Merge keys (<<) hide what a recipe sets; write the keys.", section or "recipe")
+            problem(
+                line, "yaml_feature", "Merge keys (<<) hide what a recipe sets; write the keys.", section or "recipe"
+            )
         elif key_node.tag != _TAG + "str" or not key_node.value:
-            told = f"`{key_node.value}` is read as a {_type_word(key_node.tag)}" if key_node.value else "There is nothing before the colon"
+            told = (
+                f"`{key_node.value}` is read as a {_type_word(key_node.tag)}"
+                if key_node.value
+                else "There is nothing before the colon"
+            )
             problem(line, "odd_key", f"{told}; a {kind} is a word.", section or "recipe")
         else:
             found.setdefault(key_node.value, []).append((value_node, line))
@@ -161,7 +177,9 @@ def _pairs(
             continue
         source.broken.add(prefix + name)
         source.lines[prefix + name] = places[-1][1]
-        values = [f"line {at}" + (f" ({node.value})" if isinstance(node, yaml.ScalarNode) else "") for node, at in places]
+        values = [
+            f"line {at}" + (f" ({node.value})" if isinstance(node, yaml.ScalarNode) else "") for node, at in places
+        ]
         problem(places[-1][1], "duplicate_key",
                 f"This {kind} stands on {' and on '.join(values)}. YAML would take the last without a word; keep one.",
                 prefix + name)  # fmt: skip
@@ -203,7 +221,9 @@ def _read_scalar(loader: _Loader, key: str, node: yaml.Node, problem: Any) -> Wr
         return None
     if kind == "int" and len(digits) > 1 and digits[0] == "0" and digits[1] not in "xb":
         decimal = digits.lstrip("0_") or "0"
-        problem(line, "octal", f"YAML reads {text} in base eight, as {_number(loader, node)}. Write {decimal}.", key, text)
+        problem(
+            line, "octal", f"YAML reads {text} in base eight, as {_number(loader, node)}. Write {decimal}.", key, text
+        )
         return None
     if kind == "timestamp":
         problem(line, "date", f"YAML reads {text} as a date. Put it in quotes if it is text.", key, text)
@@ -241,7 +261,10 @@ def _explain(error: yaml.YAMLError, text: str) -> tuple[int | None, str]:
     """Line and sentence of a YAML error."""
     if isinstance(error, yaml.reader.ReaderError):
         line = text.count("\n", 0, error.position) + 1
-        return line, f"The character with code {error.character:#x} is not allowed in YAML; it is not visible in most editors."
+        return (
+            line,
+            f"The character with code {error.character:#x} is not allowed in YAML; it is not visible in most editors.",
+        )
     mark = getattr(error, "problem_mark", None)
     line = mark.line + 1 if mark else None
     told = str(getattr(error, "problem", None) or "this is not YAML")
@@ -251,6 +274,12 @@ def _explain(error: yaml.YAMLError, text: str) -> tuple[int | None, str]:
     if "expected a single document" in str(getattr(error, "context", "")):
         return line, "A second document begins here (`---`). A file holds one recipe."
     if told.startswith("mapping values are not allowed"):
-        return line, "A second colon, or a key that is indented differently from the line above. Check the indentation; quote text that holds `: `."
+        return (
+            line,
+            "A second colon, or a key that is indented differently from the line above. Check the indentation; quote text that holds `: `.",
+        )
     since = f" (begun on line {context_mark.line + 1})" if context_mark and context_mark.line + 1 != line else ""
-    return line, f"This is not YAML: {told}{since}. Check indentation, quotes and brackets on this line and the one above."
+    return (
+        line,
+        f"This is not YAML: {told}{since}. Check indentation, quotes and brackets on this line and the one above.",
+    )

@@ -56,7 +56,8 @@ def find_problems(recipe: Recipe) -> list[Problem]:
     problems = []
     for rule, finding in found:
         changes = _change_that_works(recipe, rule, finding, names)
-        suggestion = " ".join(format_override(key, value) for key, value in changes.items())
+        typed = [pair for pair in changes.items() if pair[1] is not None or recipe.stated(pair[0])]
+        suggestion = " ".join(format_override(key, value) for key, value in typed)
         problems.append(recipe.problem(rule.__name__, finding.key, finding.message, suggestion))
     return problems
 
@@ -109,4 +110,3 @@ def _change_that_works(recipe: Recipe, rule: Rule, finding: Finding, names: set[
         if not second_best and left <= others:
             second_best = changes
     return second_best
-

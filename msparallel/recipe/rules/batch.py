@@ -26,7 +26,12 @@ def batch_is_stated(recipe: Recipe) -> Iterator[Finding]:
     total = train.global_batch_size or replicas
     micros = nearby(1, divisors(total))[::-1] if train.global_batch_size else [1]
     options: list[Changes] = [{TOTAL: (train.micro_batch_size or 1) * replicas * (count or 1)}]
-    options += [{MICRO: 1}, *({MICRO: micro} for micro in micros), {TOTAL: replicas, MICRO: 1}, {MICRO: 1, COUNT: None, TOTAL: replicas}]
+    options += [
+        {MICRO: 1},
+        *({MICRO: micro} for micro in micros),
+        {TOTAL: replicas, MICRO: 1},
+        {MICRO: 1, COUNT: None, TOTAL: replicas},
+    ]
     yield Finding(
         key=absent[0],
         message="The batch needs two of three: global_batch_size = data_parallel x micro_batch_size x micro_batch_num. "

@@ -39,7 +39,11 @@ def heads_over_model_parallel(recipe: Recipe) -> Iterator[Finding]:
 
 def kv_heads_over_model_parallel(recipe: Recipe) -> Iterator[Finding]:
     """num_kv_heads is a multiple of model_parallel."""
-    grid, heads, kv_heads = derive.mesh(recipe), derive.number(recipe, "num_heads"), derive.number(recipe, "num_kv_heads")
+    grid, heads, kv_heads = (
+        derive.mesh(recipe),
+        derive.number(recipe, "num_heads"),
+        derive.number(recipe, "num_kv_heads"),
+    )
     if grid is None or not kv_heads or kv_heads == heads or kv_heads % grid.tp == 0:
         return  # one group a head is the rule above
     yield Finding(
@@ -138,7 +142,8 @@ def ulysses_heads(recipe: Recipe) -> Iterator[Finding]:
             message=f"ulysses spreads heads over model_parallel {grid.tp} x context_parallel {grid.cp} = {pieces} devices, "
             f"but {name} is {count} ({count} % {pieces} = {count % pieces}). all_gather and ring keep heads whole.",
             tries=itertools.chain(
-                [{"parallel.context_parallel_algo": "all_gather"}], _lower(recipe, CONTEXT_PARALLEL, grid.cp, count // grid.tp)
+                [{"parallel.context_parallel_algo": "all_gather"}],
+                _lower(recipe, CONTEXT_PARALLEL, grid.cp, count // grid.tp),
             ),
         )
         return

@@ -8,17 +8,10 @@ from collections.abc import Iterator
 
 from msparallel.recipe import derive
 from msparallel.recipe.recipe import Recipe
-from msparallel.recipe.rules.finding import Changes, Finding, divisors, nearby, with_batch
+from msparallel.recipe.rules.finding import Changes, Finding, arithmetic, divisors, multiples_near, nearby, with_batch
 
 MAX_DEVICES = 4096
 """Largest device_num of mindspore.set_auto_parallel_context (its documentation, 2.9)."""
-
-
-def _arithmetic(recipe: Recipe) -> str:
-    grid = derive.mesh(recipe)
-    assert grid is not None
-    stated = [(key, getattr(grid, axis)) for key, axis in derive.DEGREES.items() if getattr(grid, axis) > 1]
-    return " x ".join(f"{key} {degree}" for key, degree in stated) or "no parallel degree above 1"
 
 
 def one_auto(recipe: Recipe) -> Iterator[Finding]:
@@ -57,7 +50,10 @@ def auto_needs_devices(recipe: Recipe) -> Iterator[Finding]:
             key=key,
             message=f"`auto` takes the devices that the other degrees leave, but {devices} devices are not divisible by "
             f"{told} = {product} ({devices} % {product} = {devices % product}).",
-            tries=_degree_sets(recipe, devices),
+            tries=itertools.chain(
+                _degree_sets(recipe, devices),
+                ({"cluster.nodes": 1, "cluster.devices_per_node": count} for count in multiples_near(devices, product)),
+            ),
         )
 
 
@@ -70,7 +66,7 @@ def degrees_match_devices(recipe: Recipe) -> Iterator[Finding]:
     yield Finding(
         key="cluster.devices_per_node",
         message=f"{cluster.nodes or 1} node{'s' * ((cluster.nodes or 1) > 1)} x {cluster.devices_per_node} devices = "
-        f"{devices}, but {_arithmetic(recipe)} = {grid.size}. Both must be the same number.",
+        f"{devices}, but the degrees ask for {grid.size} ({arithmetic(grid)}). Both must be the same number.",
         tries=itertools.chain(_cluster_for(recipe, grid.size), _degree_sets(recipe, devices)),
     )
 
@@ -82,7 +78,7 @@ def degrees_match_nodes(recipe: Recipe) -> Iterator[Finding]:
         return
     yield Finding(
         key="cluster.nodes",
-        message=f"{_arithmetic(recipe)} = {grid.size} devices cannot be spread evenly over {nodes} nodes "
+        message=f"{arithmetic(grid)}: {grid.size} devices cannot be spread evenly over {nodes} nodes "
         f"({grid.size} % {nodes} = {grid.size % nodes}).",
         tries=({"cluster.nodes": count} for count in nearby(nodes, divisors(grid.size))),
     )
@@ -111,7 +107,7 @@ def devices_within_mindspore(recipe: Recipe) -> Iterator[Finding]:
         largest = max(derive.DEGREES, key=lambda key: getattr(grid, derive.DEGREES[key]))
         yield Finding(
             key=f"parallel.{largest}",
-            message=f"{_arithmetic(recipe)} = {grid.size} devices; MindSpore's device_num goes up to {MAX_DEVICES}.",
+            message=f"{arithmetic(grid)}: {grid.size} devices; MindSpore's device_num goes up to {MAX_DEVICES}.",
             tries=_degree_sets(recipe, derive.stated_devices(recipe) or 8),
         )
 
@@ -120,11 +116,13 @@ def _cluster_for(recipe: Recipe, devices: int) -> Iterator[Changes]:
     """Nodes and devices for the degrees as they are."""
     machine, nodes = derive.hardware(recipe), recipe.cluster.nodes or 1
     full = machine.devices_per_node if machine else 8
+    per_node = recipe.cluster.devices_per_node
+    if nodes == 1:
+        yield {"cluster.devices_per_node": devices}
+    if devices % (per_node or full) == 0:
+        yield {"cluster.nodes": devices // (per_node or full)}
     if devices % nodes == 0:
         yield {"cluster.devices_per_node": devices // nodes}
-    per_node = recipe.cluster.devices_per_node
-    if per_node and devices % per_node == 0:
-        yield {"cluster.nodes": devices // per_node}
     for count in (full, *nearby(full, divisors(devices, full))):
         if devices % count == 0:
             yield {"cluster.nodes": devices // count, "cluster.devices_per_node": count}

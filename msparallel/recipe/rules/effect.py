@@ -35,7 +35,9 @@ def expert_parallel_needs_engine(recipe: Recipe) -> Iterator[Finding]:
     mode = recipe.parallel.mode
     if recipe.parallel.expert_parallel > 1 and derive.number(recipe, "num_experts") and mode not in OPERATOR_MODES:
         yield without_effect(
-            "parallel.expert_parallel", f"in mode {mode} every device holds all experts", {"parallel.mode": "semi_auto_parallel"}
+            "parallel.expert_parallel",
+            f"in mode {mode} every device holds all experts",
+            {"parallel.mode": "semi_auto_parallel"},
         )
 
 
@@ -52,7 +54,9 @@ def fusion_needs_gradient_sum(recipe: Recipe) -> Iterator[Finding]:
     if grid is None or recipe.train is None or recipe.parallel.comm_fusion == "none":
         return
     if grid.dp * grid.cp == 1:
-        yield without_effect("parallel.comm_fusion", "no gradients are summed (data_parallel and context_parallel are 1)")
+        yield without_effect(
+            "parallel.comm_fusion", "no gradients are summed (data_parallel and context_parallel are 1)"
+        )
     elif mode not in OPERATOR_MODES:
         yield without_effect(
             "parallel.comm_fusion", f"MindSpore's engine fuses collectives, and {mode} does not use it",
@@ -115,7 +119,9 @@ def minimum_rate_needs_cosine(recipe: Recipe) -> Iterator[Finding]:
     optimizer = recipe.optimizer
     if recipe.train is not None and optimizer.schedule == "constant" and optimizer.min_learning_rate > 0:
         yield without_effect(
-            "optimizer.min_learning_rate", "the constant schedule stays at learning_rate", {"optimizer.schedule": "cosine"}
+            "optimizer.min_learning_rate",
+            "the constant schedule stays at learning_rate",
+            {"optimizer.schedule": "cosine"},
         )
 
 

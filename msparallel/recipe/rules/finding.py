@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from msparallel.mesh import AXES, Mesh
 from msparallel.recipe import derive
 from msparallel.recipe.recipe import Recipe
 
@@ -55,6 +56,18 @@ def multiples_near(value: int, step: int) -> list[int]:
     return [number for number in (below + step, below, below + 2 * step, below + 4 * step) if number]
 
 
+def arithmetic(grid: Mesh) -> str:
+    """Degrees above 1 and their product.
+
+    >>> arithmetic(Mesh(pp=2, tp=4))
+    'pipeline_stages 2 x model_parallel 4 = 8'
+    """
+    keys = {axis: key for key, axis in derive.DEGREES.items()}
+    stated = [f"{keys[axis]} {getattr(grid, axis)}" for axis in AXES if getattr(grid, axis) > 1]
+    told = " x ".join(stated) or "all degrees 1"
+    return f"{told} = {grid.size}" if len(stated) > 1 else told
+
+
 def degree_changes(recipe: Recipe, key: str, values: Iterable[int]) -> Iterator[Changes]:
     """A degree set to each of the values: alone, and with another degree that keeps the number of devices; each also with
     a batch that the new data_parallel divides."""
@@ -63,7 +76,11 @@ def degree_changes(recipe: Recipe, key: str, values: Iterable[int]) -> Iterator[
         return
     degrees = {f"parallel.{name}": getattr(grid, axis) for name, axis in derive.DEGREES.items()}
     for value in values:
-        others = [name for name in ("parallel.data_parallel", "parallel.pipeline_stages", "parallel.model_parallel") if name != key]
+        others = [
+            name
+            for name in ("parallel.data_parallel", "parallel.pipeline_stages", "parallel.model_parallel")
+            if name != key
+        ]
         for other in others:
             wanted, rest = divmod(degrees[key] * degrees[other], value)
             if not rest and wanted:

@@ -9,7 +9,7 @@ from msparallel.mesh import Mesh
 from msparallel.plan import DEFAULT_SEARCH_MODE
 from msparallel.recipe import derive
 from msparallel.recipe.recipe import Recipe
-from msparallel.recipe.rules.finding import Changes, Finding, divisors, nearby, with_batch, without_effect
+from msparallel.recipe.rules.finding import Changes, Finding, arithmetic, divisors, nearby, with_batch, without_effect
 
 MODE = "parallel.mode"
 OPERATOR_MODES = ("semi_auto_parallel", "auto_parallel")
@@ -24,7 +24,7 @@ def stand_alone_is_one_device(recipe: Recipe) -> Iterator[Finding]:
         return
     yield Finding(
         key=MODE if recipe.stated(MODE) else _stated_degree(recipe, grid),
-        message=f"stand_alone is one device, but the degrees ask for {grid.size} ({grid}). "
+        message=f"stand_alone is one device, but the degrees ask for {grid.size} ({arithmetic(grid)}). "
         "data_parallel runs replicas, also on CPU; semi_auto_parallel runs every strategy, on Ascend.",
         tries=_modes(recipe, grid),
     )
@@ -56,7 +56,10 @@ def operator_modes_need_ascend(recipe: Recipe) -> Iterator[Finding]:
         "cluster.hardware: validate, show and plan work without one. On this CPU mode data_parallel trains replicas.",
         tries=itertools.chain(
             ({"cluster.hardware": name} for name in ("atlas_800t_a2", "atlas_900_a3")),
-            ({"cluster.hardware": name, "cluster.devices_per_node": None} for name in ("atlas_800t_a2", "atlas_900_a3")),
+            (
+                {"cluster.hardware": name, "cluster.devices_per_node": None}
+                for name in ("atlas_800t_a2", "atlas_900_a3")
+            ),
             _modes(recipe, grid),
         ),
     )
@@ -80,7 +83,8 @@ def device_number_suits_mindspore(recipe: Recipe) -> Iterator[Finding]:
         return
     yield Finding(
         key=_largest_odd_degree(grid),
-        message=f"MindSpore's device_num must be 1, 2, 4 or a multiple of 8 in {recipe.parallel.mode}; {grid} is {grid.size}.",
+        message=f"MindSpore's device_num must be 1, 2, 4 or a multiple of 8 in {recipe.parallel.mode}, not {grid.size} "
+        f"({arithmetic(grid)}).",
         tries=_regular_meshes(recipe, grid),
     )
 
@@ -93,10 +97,9 @@ def search_needs_power_of_two(recipe: Recipe) -> Iterator[Finding]:
     if (parallel.search_mode or DEFAULT_SEARCH_MODE) == "recursive_programming":
         yield Finding(
             key="parallel.search_mode" if parallel.search_mode else MODE,
-            message=f"The search recursive_programming needs a power of two of devices; {grid} is {grid.size}.",
-            tries=itertools.chain(
-                [{"parallel.search_mode": "sharding_propagation"}], _regular_meshes(recipe, grid)
-            ),
+            message=f"The search recursive_programming needs a power of two of devices, not {grid.size} "
+            f"({arithmetic(grid)}).",
+            tries=itertools.chain([{"parallel.search_mode": "sharding_propagation"}], _regular_meshes(recipe, grid)),
         )
 
 
@@ -114,7 +117,7 @@ def groups_fit_servers(recipe: Recipe) -> Iterator[Finding]:
             keys = [key for key, axis in derive.DEGREES.items() if axis in axes and getattr(grid, axis) > 1]
             yield Finding(
                 key=f"parallel.{keys[-1]}",
-                message=f"{grid}: the ranks {shown} would be one group over {' x '.join(keys)}. Of a server's 8 devices "
+                message=f"{arithmetic(grid)}: the ranks {shown} would be one group over {' x '.join(keys)}. Of a server's 8 devices "
                 "MindSpore groups 1, 2, 4 or all, the same on every server.",
                 tries=_regular_meshes(recipe, grid),
             )
@@ -137,7 +140,10 @@ def strategy_files_need_engine(recipe: Recipe) -> Iterator[Finding]:
     for key in files:
         if recipe.value(key) is not None:
             yield without_effect(
-                key, f"operators have no strategies in mode {recipe.parallel.mode}", dict.fromkeys(files), {MODE: "semi_auto_parallel"}
+                key,
+                f"operators have no strategies in mode {recipe.parallel.mode}",
+                dict.fromkeys(files),
+                {MODE: "semi_auto_parallel"},
             )
 
 
@@ -183,15 +189,15 @@ def _largest_odd_degree(grid: Mesh) -> str:
 def _regular_meshes(recipe: Recipe, grid: Mesh) -> Iterator[Changes]:
     """Odd degrees replaced by powers of two, one after the other, nearest first."""
     odd = [key for key, axis in derive.DEGREES.items() if (degree := getattr(grid, axis)) & (degree - 1)]
-    choices = [
-        [1 << power for power in nearby_powers(getattr(grid, derive.DEGREES[key]))] for key in odd
-    ]
+    choices = [[1 << power for power in nearby_powers(getattr(grid, derive.DEGREES[key]))] for key in odd]
     for degrees in itertools.product(*choices):
         changes = {f"parallel.{key}": degree for key, degree in zip(odd, degrees)}
         yield from with_batch(recipe, changes)
     if len(odd) == 1:
         for degree in nearby(getattr(grid, derive.DEGREES[odd[0]]), divisors(4096)):
-            yield from with_batch(recipe, {f"parallel.{odd[0]}": degree, "cluster.devices_per_node": None, "cluster.nodes": None})
+            yield from with_batch(
+                recipe, {f"parallel.{odd[0]}": degree, "cluster.devices_per_node": None, "cluster.nodes": None}
+            )
 
 
 def nearby_powers(degree: int) -> list[int]:

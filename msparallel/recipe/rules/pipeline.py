@@ -42,7 +42,9 @@ def layers_over_stages(recipe: Recipe) -> Iterator[Finding]:
         shares = derive.equal_shares(layers, count)
         message = (f"{layers} layers cannot be spread evenly over {told} ({layers} % {count} = {layers % count}). State "
                    f"stage_layers, for example [{', '.join(map(str, shares))}], or change a degree.")  # fmt: skip
-    yield Finding(key=STAGES, message=message, tries=itertools.chain(_stage_lists(layers, count), _fewer(recipe, layers)))
+    yield Finding(
+        key=STAGES, message=message, tries=itertools.chain(_stage_lists(layers, count), _fewer(recipe, layers))
+    )
 
 
 def stage_layers_length(recipe: Recipe) -> Iterator[Finding]:
@@ -64,7 +66,14 @@ def stage_layers_length(recipe: Recipe) -> Iterator[Finding]:
 def stage_layers_sum(recipe: Recipe) -> Iterator[Finding]:
     """stage_layers adds up to num_layers."""
     groups, stated, layers = _groups(recipe), recipe.parallel.stage_layers, derive.number(recipe, "num_layers")
-    if groups is None or not stated or not layers or groups[0] != len(stated) or groups[0] == 1 or sum(stated) == layers:
+    if (
+        groups is None
+        or not stated
+        or not layers
+        or groups[0] != len(stated)
+        or groups[0] == 1
+        or sum(stated) == layers
+    ):
         return
     shown = " + ".join(map(str, stated))
     yield Finding(

@@ -70,7 +70,9 @@ def minimum_rate_below_peak(recipe: Recipe) -> Iterator[Finding]:
         return
     tenth = float(f"{optimizer.learning_rate / 10:.3g}")
     yield Finding(
-        key="optimizer.min_learning_rate" if recipe.stated("optimizer.min_learning_rate") else "optimizer.learning_rate",
+        key="optimizer.min_learning_rate"
+        if recipe.stated("optimizer.min_learning_rate")
+        else "optimizer.learning_rate",
         message=f"The cosine falls from learning_rate {optimizer.learning_rate:g}, so it cannot end at "
         f"{optimizer.min_learning_rate:g}.",
         tries=[{"optimizer.min_learning_rate": tenth}, {"optimizer.min_learning_rate": None}],

@@ -12,7 +12,13 @@ from msparallel.recipe.rules.finding import Finding, divisors, multiples_near, n
 
 BYTE_VOCAB = 257
 """256 bytes and the end of text: the least that `bpe` and `byte` tokenizers have."""
-MOE_KEYS = ("experts_per_token", "expert_ffn_size", "expert_capacity_factor", "normalize_expert_weights", "router_aux_loss")
+MOE_KEYS = (
+    "experts_per_token",
+    "expert_ffn_size",
+    "expert_capacity_factor",
+    "normalize_expert_weights",
+    "router_aux_loss",
+)
 
 
 def known_preset(recipe: Recipe) -> Iterator[Finding]:
@@ -144,7 +150,11 @@ def experts_are_complete(recipe: Recipe) -> Iterator[Finding]:
         yield Finding(
             key="model.num_experts",
             message=f"{experts} experts need {' and '.join(absent)}.",
-            tries=[{f"model.{name}": mended[name] for name in absent}, {"model.num_experts": None}, {"model.num_experts": 0}],
+            tries=[
+                {f"model.{name}": mended[name] for name in absent},
+                {"model.num_experts": None},
+                {"model.num_experts": 0},
+            ],
         )
 
 
