@@ -1,6 +1,6 @@
 """Causal self-attention within documents, with grouped keys and values.
 
-In: x [T, H] with T = B * S, the mask, cosine and sine [B, S, 1, D] (used with rotary positions only). Out: [T, H].
+In: x [T, H] with T = B * S, the mask, and with rotary positions cosine and sine [B, S, 1, D]. Out: [T, H].
 N query heads share KV key/value heads, G = N / KV of them each. Keys are never repeated: the G queries of a key head
 lie side by side along its sequence, [B, KV, S * G, D].
 
@@ -138,7 +138,7 @@ class Attention(nn.Cell):
         if parallel.recompute == "selective":
             self.core.recompute()
 
-    def construct(self, x, mask, cosine, sine):
+    def construct(self, x, mask, *rotary):
         tokens, seq = x.shape[0], mask.shape[-1]
         batch = tokens // seq
         query = ops.reshape(self.q_proj(x), (batch, seq, self.heads, self.head_dim))
@@ -147,7 +147,7 @@ class Attention(nn.Cell):
         if self.has_qk_norm:
             query, key = self.q_norm(query), self.k_norm(key)
         if self.has_rotary:
-            query, key = self.rotate(query, cosine, sine), self.rotate(key, cosine, sine)
+            query, key = self.rotate(query, *rotary), self.rotate(key, *rotary)
         mixed = self.core(query, key, value, mask)
         return self.o_proj(ops.reshape(mixed, (tokens, self.heads * self.head_dim)))
 

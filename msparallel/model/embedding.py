@@ -1,15 +1,19 @@
-"""Token and position tables: ids in, rows out.
+"""Token and position tables and the LM head.
 
-In: ids int32 [T]. Out: [T, hidden_size] in the compute dtype. The table is `weight`, float32 [rows, hidden_size].
+In: ids int32 [T], or hidden states [T, H]. Out: rows [T, H] in the compute dtype, or logits float32 [T, V]. A table is
+`weight`, float32 [rows, H]; V is the vocabulary padded to the recipe's multiple.
 """
 
 from __future__ import annotations
 
 import mindspore as ms
-from mindspore import Parameter, nn, ops
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import initializer
 
 from msparallel.model import strategies
+from msparallel.model.attention_mask import HIDDEN
+from msparallel.model.shape import ModelShape
 from msparallel.parallel_config import OpParallelConfig
 
 
@@ -35,5 +39,38 @@ class Embedding(nn.Cell):
 
     def shard(self, parallel: OpParallelConfig, rows_cut: int) -> None:
         """The table of strategies."""
-        self.gather.shard(((rows_cut, 1), (strategies.gathered_tokens(parallel),)))
+        tokens = strategies.gathered_tokens(parallel) if rows_cut > 1 else parallel.token_parallel
+        self.gather.shard(((rows_cut, 1), (tokens,)), (strategies.residual(parallel),))
         self.cast.shard((strategies.residual(parallel),))
+
+
+class Head(nn.Cell):
+    """Hidden states [T, H] and a table [V, H] -> logits float32 [T, V]; padding columns never win.
+
+    With tied embeddings it has no `weight` of its own.
+    """
+
+    def __init__(self, shape: ModelShape, parallel: OpParallelConfig, compute_dtype: ms.Type) -> None:
+        super().__init__()
+        rows = shape.padded_vocab_size
+        if not shape.tie_embeddings:
+            self.weight = Parameter(initializer("zeros", (rows, shape.hidden_size), ms.float32), name="weight")
+        self.dtype = compute_dtype
+        self.cast, self.cast_out = ops.Cast(), ops.Cast()
+        self.matmul, self.hide_padding = ops.MatMul(transpose_b=True), ops.Add()
+        self.padded = rows > shape.vocab_size
+        self.padding = Tensor(np.where(np.arange(rows) < shape.vocab_size, 0, HIDDEN).astype(np.float32))
+        if parallel.sharded:
+            self.shard(parallel)
+
+    def construct(self, x, table):
+        logits = self.cast_out(self.matmul(x, self.cast(table, self.dtype)), ms.float32)
+        return self.hide_padding(logits, self.padding) if self.padded else logits
+
+    def shard(self, parallel: OpParallelConfig) -> None:
+        """The table of strategies."""
+        tokens, vocab = logits = strategies.logits(parallel)
+        self.cast.shard(((vocab, 1),))
+        self.matmul.shard(((tokens, 1), (vocab, 1)))
+        self.cast_out.shard((logits,))
+        self.hide_padding.shard((logits, (vocab,)))

@@ -9,7 +9,9 @@ import mindspore as ms
 from mindspore import Parameter, nn, ops
 from mindspore.common.initializer import initializer
 
+from msparallel.model import strategies
 from msparallel.model.shape import ModelShape
+from msparallel.parallel_config import OpParallelConfig
 
 
 class RMSNorm(nn.Cell):
@@ -95,8 +97,9 @@ class LayerNorm(nn.Cell):
         self.layer_norm.shard((x, (1,), (1,)))
 
 
-def block_norm(shape: ModelShape, strategy: tuple[int, ...] | None, *, fused: bool) -> nn.Cell:
-    """The norm of the residual stream that `shape.norm` names."""
+def block_norm(shape: ModelShape, parallel: OpParallelConfig, *, fused: bool) -> nn.Cell:
+    """The norm of the residual stream [T, H] that `shape.norm` names."""
+    strategy = strategies.residual(parallel) if parallel.sharded else None
     if shape.norm == "layer":
         return LayerNorm(shape.hidden_size, shape.norm_eps, strategy, fused=fused)
     return RMSNorm(shape.hidden_size, shape.norm_eps, strategy, fused=fused)

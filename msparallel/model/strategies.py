@@ -42,3 +42,9 @@ def residual(parallel: OpParallelConfig) -> tuple[int, int]:
 def features(parallel: OpParallelConfig) -> tuple[int, int]:
     """The activation [T, features] behind a column-parallel matrix."""
     return gathered_tokens(parallel), parallel.model_parallel
+
+
+def logits(parallel: OpParallelConfig) -> tuple[int, int]:
+    """Logits [T, V]: along the vocabulary over tp, or, where every device keeps the whole head, along the tokens."""
+    tokens = gathered_tokens(parallel) if parallel.vocab_parallel else parallel.token_parallel
+    return tokens, parallel.vocab_degree

@@ -6,6 +6,7 @@ uses the same names, with `model.embed_positions.weight` for its table of positi
 
 >>> parallel = OpParallelConfig(sharded=False)
 >>> model = build_model(shape, parallel, seq_length=256, compute_dtype=ms.float32, seed=1)  # doctest: +SKIP
+>>> loss = model(input_ids, labels, loss_weights, position_ids, segment_ids)  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -14,40 +15,41 @@ from collections.abc import Sequence
 from typing import Literal
 
 import mindspore as ms
-import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
-from mindspore.common.initializer import initializer
+from mindspore import nn, ops
 
 from msparallel.model import strategies
 from msparallel.model.attention import Attention
-from msparallel.model.attention_mask import HIDDEN, DocumentMask
-from msparallel.model.cross_entropy import CrossEntropy
-from msparallel.model.embedding import Embedding
+from msparallel.model.attention_mask import DocumentMask
+from msparallel.model.cross_entropy import AuxiliaryLoss, CrossEntropy, VocabParallelCrossEntropy, WeightedSum
+from msparallel.model.embedding import Embedding, Head
 from msparallel.model.feed_forward import FeedForward
 from msparallel.model.initialize import draw_parameters
+from msparallel.model.moe import MixtureOfExperts
 from msparallel.model.norm import block_norm
 from msparallel.model.rotary import RotaryTable
 from msparallel.model.shape import ModelShape
 from msparallel.parallel_config import OpParallelConfig
 
+AttentionKind = Literal["plain", "flash"]
+"""`flash` stands for Ascend's fused kernels (attention, norms, GELU), which the CPU lacks or runs slowly."""
+
 
 class TransformerLayer(nn.Cell):
     """x [T, H] -> x + attention(norm(x)), then + feed_forward(norm(x)).
 
-    A mixture-of-experts layer also takes and returns the running auxiliary loss, float32 [B].
+    Also hands on the auxiliary loss of the layers so far, float32 [B], to which a mixture of experts adds its own.
     """
 
-    def __init__(self, shape: ModelShape, parallel: OpParallelConfig, compute_dtype: ms.Type, attention: str) -> None:
+    def __init__(
+        self, shape: ModelShape, parallel: OpParallelConfig, compute_dtype: ms.Type, attention: AttentionKind
+    ) -> None:
         super().__init__()
-        stream = strategies.residual(parallel) if parallel.sharded else None
         fused = attention == "flash"
-        self.input_layernorm = block_norm(shape, stream, fused=fused)
+        self.input_layernorm = block_norm(shape, parallel, fused=fused)
         self.self_attn = Attention(shape, parallel, compute_dtype, attention)
-        self.post_attention_layernorm = block_norm(shape, stream, fused=fused)
+        self.post_attention_layernorm = block_norm(shape, parallel, fused=fused)
         self.has_experts = shape.num_experts > 0
         if self.has_experts:
-            from msparallel.model.moe import MixtureOfExperts
-
             self.mlp = MixtureOfExperts(shape, parallel, compute_dtype)
         else:
             self.mlp = FeedForward(shape, parallel, compute_dtype, fused=fused)
@@ -55,30 +57,48 @@ class TransformerLayer(nn.Cell):
         if parallel.sharded:
             self.shard(parallel)
 
-    def construct(self, x, aux, mask, cosine, sine):
-        x = self.add_attention(x, self.self_attn(self.input_layernorm(x), mask, cosine, sine))
+    def construct(self, x, aux, mask, *rotary):
+        x = self.add_attention(x, self.self_attn(self.input_layernorm(x), mask, *rotary))
         y = self.post_attention_layernorm(x)
         if self.has_experts:
-            y, layer_aux = self.mlp(y, y.shape[0] // mask.shape[-1], mask.shape[-1])
+            seq = mask.shape[-1]
+            y, layer_aux = self.mlp(y, y.shape[0] // seq, seq)
             return self.add_mlp(x, y), self.add_aux(aux, layer_aux)
         return self.add_mlp(x, self.mlp(y)), aux
 
     def shard(self, parallel: OpParallelConfig) -> None:
         """The table of strategies."""
-        stream = strategies.residual(parallel)
+        stream, dp = strategies.residual(parallel), parallel.data_parallel
         self.add_attention.shard((stream, stream))
         self.add_mlp.shard((stream, stream))
-        self.add_aux.shard(((parallel.data_parallel,), (parallel.data_parallel,)))
+        self.add_aux.shard(((dp,), (dp,)))
 
 
-def mask_form(parallel: OpParallelConfig, attention: str) -> str:
-    if attention == "flash":
-        return "flash"
-    return "grouped" if parallel.sharded else "rows"
+class AttentionInputs(nn.Cell):
+    """position_ids and segment_ids [B, S] -> what every attention layer needs: the mask, cosine and sine if rotary."""
+
+    def __init__(
+        self, shape: ModelShape, parallel: OpParallelConfig, seq_length: int, attention: AttentionKind
+    ) -> None:
+        super().__init__()
+        plain = "grouped" if parallel.sharded else "rows"
+        self.mask = DocumentMask(shape, parallel, seq_length, "flash" if attention == "flash" else plain)
+        self.has_rotary = shape.position == "rope"
+        if self.has_rotary:
+            self.rotary = RotaryTable(seq_length, shape.head_dim, shape.rope_theta, parallel)
+
+    def construct(self, position_ids, segment_ids):
+        if self.has_rotary:
+            return (self.mask(segment_ids), *self.rotary(position_ids))
+        return (self.mask(segment_ids),)
 
 
 class Decoder(nn.Cell):
-    """Tokens [B, S] -> hidden states [T, H] behind the final norm, and the auxiliary loss [B]."""
+    """Tokens [B, S] -> hidden states [T, H] behind the final norm, and the auxiliary loss [B].
+
+    Every pipeline stage makes its own mask and rotary tables: they come from inputs that each stage has, and would be
+    large to send.
+    """
 
     def __init__(
         self,
@@ -86,85 +106,76 @@ class Decoder(nn.Cell):
         parallel: OpParallelConfig,
         compute_dtype: ms.Type,
         seq_length: int,
-        attention: str,
+        attention: AttentionKind,
         layer_stages: Sequence[int] | None,
     ) -> None:
         super().__init__()
-        h = shape.hidden_size
-        self.embed_tokens = Embedding(
-            shape.padded_vocab_size, h, parallel, compute_dtype, rows_cut=parallel.vocab_degree
-        )
-        self.learned = shape.position == "learned"
-        if self.learned:
+        rows, h = shape.padded_vocab_size, shape.hidden_size
+        self.embed_tokens = Embedding(rows, h, parallel, compute_dtype, rows_cut=parallel.vocab_degree)
+        self.has_position_table = shape.position == "learned"
+        if self.has_position_table:
             self.embed_positions = Embedding(shape.max_positions, h, parallel, compute_dtype, rows_cut=1)
             self.add_positions = ops.Add()
-        else:
-            positions = max(seq_length, 1)
-            self.rotary = RotaryTable(positions, shape.head_dim, shape.rope_theta, parallel)
-        self.mask = DocumentMask(shape, parallel, seq_length, mask_form(parallel, attention))
+        stages = tuple(layer_stages or [0] * shape.num_layers)
+        self.stage_of_layer = tuple(sorted(set(stages)).index(stage) for stage in stages)
+        self.attention_inputs = nn.CellList(
+            [AttentionInputs(shape, parallel, seq_length, attention) for _ in set(stages)]
+        )
         self.layers = nn.CellList(
             [TransformerLayer(shape, parallel, compute_dtype, attention) for _ in range(shape.num_layers)]
         )
-        stream = strategies.residual(parallel) if parallel.sharded else None
-        self.norm = block_norm(shape, stream, fused=attention == "flash")
+        self.norm = block_norm(shape, parallel, fused=attention == "flash")
+        if parallel.recompute == "full":
+            for layer in self.layers:
+                layer.recompute()
+        if layer_stages:
+            self.place(stages)
+        if parallel.sharded:
+            self.shard(parallel)
 
     def construct(self, input_ids, position_ids, segment_ids):
-        tokens = input_ids.shape[0] * input_ids.shape[1]
-        x = self.embed_tokens(ops.reshape(input_ids, (tokens,)))
-        mask = self.mask(segment_ids)
-        if self.learned:
-            x = self.add_positions(x, self.embed_positions(ops.reshape(position_ids, (tokens,))))
-            cosine, sine = mask, mask
-        else:
-            cosine, sine = self.rotary(position_ids)
-        aux = ops.zeros((input_ids.shape[0],), ms.float32)
-        for layer in self.layers:
-            x, aux = layer(x, aux, mask, cosine, sine)
+        batch, seq = input_ids.shape
+        x = self.embed_tokens(ops.reshape(input_ids, (batch * seq,)))
+        if self.has_position_table:
+            x = self.add_positions(x, self.embed_positions(ops.reshape(position_ids, (batch * seq,))))
+        inputs = ()
+        for stage in self.attention_inputs:
+            inputs += (stage(position_ids, segment_ids),)
+        aux = ops.zeros((batch,), ms.float32)
+        for index, layer in enumerate(self.layers):
+            x, aux = layer(x, aux, *inputs[self.stage_of_layer[index]])
         return self.norm(x), aux
+
+    def place(self, stages: Sequence[int]) -> None:
+        """Pipeline stages: the embedding on the first, the final norm on the last."""
+        self.embed_tokens.pipeline_stage = stages[0]
+        if self.has_position_table:
+            self.embed_positions.pipeline_stage = stages[0]
+        for stage, cell in zip(sorted(set(stages)), self.attention_inputs, strict=True):
+            cell.pipeline_stage = stage
+        for stage, layer in zip(stages, self.layers, strict=True):
+            layer.pipeline_stage = stage
+        self.norm.pipeline_stage = stages[-1]
+
+    def shard(self, parallel: OpParallelConfig) -> None:
+        """The table of strategies."""
+        stream = strategies.residual(parallel)
+        if self.has_position_table:
+            self.add_positions.shard((stream, stream))
 
 
 class Transformer(nn.Cell):
-    """Tokens [B, S] -> logits float32 [T, padded_vocab_size]; padding columns never win. Also the auxiliary loss [B]."""
+    """Tokens [B, S] -> logits float32 [T, padded_vocab_size], and the auxiliary loss [B]."""
 
-    def __init__(
-        self,
-        shape: ModelShape,
-        parallel: OpParallelConfig,
-        compute_dtype: ms.Type,
-        seq_length: int,
-        attention: str,
-        layer_stages: Sequence[int] | None,
-    ) -> None:
+    def __init__(self, decoder: Decoder, head: Head, *, tied: bool) -> None:
         super().__init__()
-        self.model = Decoder(shape, parallel, compute_dtype, seq_length, attention, layer_stages)
-        self.lm_head = Head(shape, parallel, compute_dtype)
-        self.tied = shape.tie_embeddings
+        self.model = decoder
+        self.lm_head = head
+        self.tied = tied
 
     def construct(self, input_ids, position_ids, segment_ids):
         x, aux = self.model(input_ids, position_ids, segment_ids)
-        if self.tied:
-            return self.lm_head(x, self.model.embed_tokens.weight), aux
-        return self.lm_head(x, self.lm_head.weight), aux
-
-
-class Head(nn.Cell):
-    """Hidden states [T, H] and a table [V, H] -> logits float32 [T, V]."""
-
-    def __init__(self, shape: ModelShape, parallel: OpParallelConfig, compute_dtype: ms.Type) -> None:
-        super().__init__()
-        rows = shape.padded_vocab_size
-        if not shape.tie_embeddings:
-            init = initializer("zeros", (rows, shape.hidden_size), ms.float32)
-            self.weight = Parameter(init, name="weight")
-        self.dtype = compute_dtype
-        self.cast, self.cast_out = ops.Cast(), ops.Cast()
-        self.matmul, self.hide_padding = ops.MatMul(transpose_b=True), ops.Add()
-        self.padded = rows > shape.vocab_size
-        self.padding = Tensor(np.where(np.arange(rows) < shape.vocab_size, 0, HIDDEN).astype(np.float32))
-
-    def construct(self, x, table):
-        logits = self.cast_out(self.matmul(x, self.cast(table, self.dtype)), ms.float32)
-        return self.hide_padding(logits, self.padding) if self.padded else logits
+        return self.lm_head(x, self.model.embed_tokens.weight if self.tied else self.lm_head.weight), aux
 
 
 class TrainingModel(nn.Cell):
@@ -172,25 +183,33 @@ class TrainingModel(nn.Cell):
 
     loss = sum(loss_weights * cross entropy) + router_aux_loss * sum_b(aux_b * sum_s loss_weights[b, s]).
     The caller's weights are loss_mask / (valid tokens of the global batch), so that the losses of ranks and
-    micro-batches simply add up.
+    micro-batches simply add up. Labels lie in [0, vocab_size) even where their weight is 0.
     """
 
-    def __init__(self, transformer: Transformer, shape: ModelShape, parallel: OpParallelConfig) -> None:
+    def __init__(
+        self,
+        transformer: Transformer,
+        cross_entropy: nn.Cell,
+        weighted_sum: WeightedSum,
+        auxiliary_loss: AuxiliaryLoss | None,
+    ) -> None:
         super().__init__(auto_prefix=False)
         self.transformer = transformer
-        self.cross_entropy = CrossEntropy(shape.padded_vocab_size, parallel)
-        self.has_experts = shape.num_experts > 0
-        self.aux_weight = shape.router_aux_loss
-        self.weigh, self.sum = ops.Mul(), ops.ReduceSum()
+        self.cross_entropy = cross_entropy
+        self.weighted_sum = weighted_sum
+        self.auxiliary_loss = auxiliary_loss
 
     def construct(self, input_ids, labels, loss_weights, position_ids, segment_ids):
+        loss, aux = self.text_loss(input_ids, labels, loss_weights, position_ids, segment_ids)
+        if self.auxiliary_loss is None:
+            return loss
+        return loss + self.auxiliary_loss(aux, loss_weights)
+
+    def text_loss(self, input_ids, labels, loss_weights, position_ids, segment_ids):
+        """The first sum alone, which measures the text, and the auxiliary loss [B]; for use inside a construct."""
         logits, aux = self.transformer(input_ids, position_ids, segment_ids)
-        tokens = labels.shape[0] * labels.shape[1]
-        losses = self.cross_entropy(logits, ops.reshape(labels, (tokens,)))
-        loss = self.sum(self.weigh(losses, ops.reshape(loss_weights, (tokens,))))
-        if self.has_experts:
-            loss = loss + self.aux_weight * ops.reduce_sum(aux * ops.reduce_sum(loss_weights, 1))
-        return loss
+        losses = self.cross_entropy(logits, ops.reshape(labels, (logits.shape[0],)))
+        return self.weighted_sum(losses, loss_weights), aux
 
 
 def build_model(
@@ -199,21 +218,31 @@ def build_model(
     *,
     seq_length: int,
     compute_dtype: ms.Type = ms.float32,
-    attention: Literal["plain", "flash"] = "plain",
+    attention: AttentionKind = "plain",
     layer_stages: Sequence[int] | None = None,
     seed: int = 0,
 ) -> TrainingModel:
-    """The training model with its first values (in semi_auto_parallel and auto_parallel without memory for them yet).
+    """The training model with its first values; in semi_auto_parallel and auto_parallel without memory for them yet.
 
     Args:
         shape, parallel: what to build and how to cut it.
-        seq_length: longest sequence; the rotary tables have so many rows.
-        compute_dtype: dtype of the matrix products and the residual stream.
-        attention: `flash` uses Ascend's fused kernels (attention and RMSNorm), which the CPU does not have.
+        seq_length: longest sequence; rotary tables and masks are made for it.
+        compute_dtype: dtype of the matrix products and of the residual stream.
+        attention: `flash` takes Ascend's fused kernels.
         layer_stages: the pipeline stage of every layer, None without a pipeline.
         seed: first values depend on it and on the parameter's name only.
     """
-    transformer = Transformer(shape, parallel, compute_dtype, seq_length, attention, layer_stages)
-    model = TrainingModel(transformer, shape, parallel)
+    decoder = Decoder(shape, parallel, compute_dtype, seq_length, attention, layer_stages)
+    head = Head(shape, parallel, compute_dtype)
+    vocab = shape.padded_vocab_size
+    cross_entropy = VocabParallelCrossEntropy(vocab, parallel) if parallel.sharded else CrossEntropy(vocab)
+    weighted_sum = WeightedSum(parallel)
+    has_aux = shape.num_experts > 0 and shape.router_aux_loss > 0
+    auxiliary_loss = AuxiliaryLoss(shape.router_aux_loss, parallel) if has_aux else None
+    if layer_stages:
+        for cell in (head, cross_entropy, weighted_sum, *([auxiliary_loss] if has_aux else [])):
+            cell.pipeline_stage = layer_stages[-1]
+    transformer = Transformer(decoder, head, tied=shape.tie_embeddings)
+    model = TrainingModel(transformer, cross_entropy, weighted_sum, auxiliary_loss)
     draw_parameters(model, shape, seed)
     return model
