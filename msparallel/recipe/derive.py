@@ -88,6 +88,16 @@ def mesh(recipe: Recipe) -> Mesh | None:
     return Mesh(**degrees)
 
 
+def degree(recipe: Recipe, axis: str) -> int | None:
+    """Degree of one axis. Reads the other degrees only where this one is `auto`."""
+    key = next(key for key, name in DEGREES.items() if name == axis)
+    stated = getattr(recipe.parallel, key)
+    if stated != "auto":
+        return stated
+    grid = mesh(recipe)
+    return None if grid is None else getattr(grid, axis)
+
+
 def nodes_and_devices(recipe: Recipe) -> tuple[int, int] | None:
     """(nodes, devices per node); what is not stated follows from the degrees, full nodes first."""
     nodes, per_node = recipe.cluster.nodes, recipe.cluster.devices_per_node
@@ -104,18 +114,18 @@ def nodes_and_devices(recipe: Recipe) -> tuple[int, int] | None:
 def batch(recipe: Recipe) -> tuple[int, int, int] | None:
     """(global_batch_size, micro_batch_size, micro_batch_num); None while two of the three are not stated or the
     arithmetic does not come out."""
-    grid = mesh(recipe)
-    if recipe.train is None or grid is None:
+    replicas = degree(recipe, "dp")
+    if recipe.train is None or replicas is None:
         return None
     total, micro, count = recipe.train.global_batch_size, recipe.train.micro_batch_size, recipe.parallel.micro_batch_num
     if total is not None and micro is not None:
-        derived, rest = divmod(total, grid.dp * micro)
+        derived, rest = divmod(total, replicas * micro)
         return (total, micro, derived) if not rest and count in (None, derived) else None
     if count is None or (total is None and micro is None):
         return None
     if micro is not None:
-        return grid.dp * micro * count, micro, count
-    derived, rest = divmod(total, grid.dp * count)
+        return replicas * micro * count, micro, count
+    derived, rest = divmod(total, replicas * count)
     return (total, derived, count) if not rest else None
 
 

@@ -53,7 +53,7 @@ def load_text(text: str, path: str, overrides: Sequence[str] = ()) -> Recipe:
     if refused:
         broken = recipe.broken | refused
         recipe = replace(recipe, sections=build_sections(values, broken), broken=broken)
-    problems = source.problems + override_problems
+    problems = [problem for problem in source.problems if problem.key not in typed] + override_problems
     absent = [
         name for name in missing(values) if name not in recipe.broken and name.partition(".")[0] not in recipe.broken
     ]

@@ -18,6 +18,7 @@ from msparallel.recipe import derive
 from msparallel.recipe.recipe import COMMAND_LINE, BrokenValue, PartialSection, Recipe
 from msparallel.recipe.schema import SECTIONS, Sections
 from msparallel.recipe.values import Values, check_values, missing
+from msparallel.recipe.words import meant_key
 from msparallel.recipe.yaml_source import Source, read_scalar
 
 DEVICES = "cluster.devices_per_node"
@@ -31,7 +32,9 @@ def read_overrides(texts: Iterable[str]) -> tuple[dict[str, Any], frozenset[str]
         key, equals, value = text.partition("=")
         section, _, name = key.strip().partition(".")
         if not equals or not section or not name or "." in name:
-            message = "An override is `section.key=value`, as in `parallel.model_parallel=4`."
+            meant = meant_key("", text.partition("=")[0]) if equals else None
+            told = f"Did you mean `{meant}={value}`?" if meant else "An example is `parallel.model_parallel=4`."
+            message = f"An override is `section.key=value`. {told}"
             source.problems.append(Problem(key=text, value=None, rule="override", message=message, file=COMMAND_LINE))
             continue
         key = f"{section}.{name}"

@@ -5,7 +5,7 @@ of the text. A key that is unknown marks the key it was meant to be as broken, s
 user did not want.
 
 >>> expectation("parallel", "data_parallel")
-'a whole number of at least 1, or auto'
+'a whole number of at least 1 or auto'
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def check_values(source: Source, file: str) -> Values:
             values[section] = _check_section(section, keys, source, file)
         else:
             _unknown_section(section, source, file)
-    for section in [name for name in source.broken if "." not in name and name not in SECTIONS]:
+    for section in sorted(name for name in source.broken if name and "." not in name and name not in SECTIONS):
+        source.problems = [problem for problem in source.problems if problem.key != section]  # its name says more
         _unknown_section(section, source, file)
     return values
 
@@ -145,7 +146,7 @@ def _explain(section: str, key: str, written: Written) -> tuple[str, str]:
     if isinstance(value, bool):
         spelled = "" if text.lower() in ("true", "false") else f"YAML reads a bare {text} as "
         told = f"{spelled or 'this is '}{str(value).lower()}, a boolean"
-        tries = ["none"] if not value else ["full"]
+        tries = [word for word in (["full", "auto"] if value else ["none"]) if word in options]
         if spelled and _takes_text(section, key):
             told += "; put it in quotes if it is text"
     elif isinstance(value, str):
@@ -172,12 +173,9 @@ def _explain(section: str, key: str, written: Written) -> tuple[str, str]:
         tries = [str(int(value))] if abs(value) < 2**53 else []
     elif isinstance(value, int) and value in (0, 1):
         tries = ["true" if value else "false"]
-    low, high = _bounds(section, key)
-    tries += [
-        bound
-        for bound in (low, high)
-        if bound is not None and isinstance(value, (int, float)) and not isinstance(value, bool)
-    ]
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        low, high = _bounds(section, key)
+        tries += [low] if low is not None and value < low else [high] if high is not None and value > high else []
     return told, next((text for text in map(str, tries) if _fits(section, key, text)), "")
 
 
@@ -244,7 +242,8 @@ def expectation(section: str, key: str) -> str:
             words.append("text")
         else:
             words.append("a whole number" + _range(part) if kind == "integer" else "a number" + _range(part))
-    return ", ".join(words[:-1]) + (", or " if len(words) > 1 else "") + words[-1]
+    comma = "," if len(words) > 2 else ""
+    return ", ".join(words[:-1]) + (f"{comma} or " if len(words) > 1 else "") + words[-1]
 
 
 def _range(part: dict[str, Any]) -> str:

@@ -21,6 +21,8 @@ MAX_BYTES = 256 * 1024
 """Largest recipe that is read; shipped ones have some 3 KB."""
 _MAX_DEPTH = 6  # document, section, key, list and two to spare, so that the message can name the key
 _TAG = "tag:yaml.org,2002:"
+_KINDS = ("str", "int", "float", "bool", "null", "timestamp", "value", "merge")
+"""What YAML makes of a plain word; `value` is a lone `=`, `merge` a lone `<<`, both text here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,28 @@ class Source:
     lines: dict[str, int] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
+
+
+class _Reporter:
+    """Adds problems to a source: of a file, or of one key on the command line, which has no lines."""
+
+    def __init__(self, source: Source, file: str, key: str = ""):
+        self.source, self.file, self.key = source, file, key
+
+    def __call__(
+        self, line: int | None, rule: str, message: str, key: str = "", value: Any = None, suggestion: str = ""
+    ) -> None:
+        self.source.problems.append(
+            Problem(
+                key=key or self.key or "recipe",
+                value=value,
+                rule=rule,
+                message=message,
+                suggestion=suggestion,
+                file=self.file,
+                line=None if self.key else line,
+            )
+        )
 
 
 class _Loader(yaml.SafeLoader):
@@ -79,8 +103,7 @@ def read_source(text: str, file: str) -> Source:
     """Sections and keys of a recipe's text. Never raises for what the text holds."""
     source = Source()
 
-    def problem(line: int | None, rule: str, message: str, key: str = "recipe", value: Any = None) -> None:
-        source.problems.append(Problem(key=key, value=value, rule=rule, message=message, file=file, line=line))
+    problem = _Reporter(source, file)
 
     try:
         loader = _Loader(text)
@@ -124,8 +147,7 @@ def read_scalar(text: str, key: str, file: str) -> tuple[Written | None, list[Pr
     """One value typed on a command line, with the same traps as in a file."""
     source = Source()
 
-    def problem(line: int | None, rule: str, message: str, key: str = key, value: Any = None) -> None:
-        source.problems.append(Problem(key=key, value=value, rule=rule, message=message, file=file))
+    problem = _Reporter(source, file, key)
 
     try:
         loader = _Loader(text)
@@ -146,7 +168,7 @@ def read_scalar(text: str, key: str, file: str) -> tuple[Written | None, list[Pr
 
 
 def _pairs(
-    mapping: yaml.MappingNode, section: str, source: Source, problem: Any
+    mapping: yaml.MappingNode, section: str, source: Source, problem: _Reporter
 ) -> Iterator[tuple[str, yaml.Node, int]]:
     """Keys of a mapping with their value nodes and lines; repeated and odd keys are reported and left out."""
     prefix = f"{section}." if section else ""
@@ -155,7 +177,7 @@ def _pairs(
     for key_node, value_node in mapping.value:
         line = _line(key_node)
         if not isinstance(key_node, yaml.ScalarNode):
-            problem(line, "odd_key", "A key is one word; this is a list or a mapping.", section or "recipe")
+            problem(line, "odd_key", "A key is one word; this is a list or a mapping.", section)
         elif key_node.tag == _TAG + "merge":
             problem(
                 line, "yaml_feature", "Merge keys (<<) hide what a recipe sets; write the keys.", section or "recipe"
@@ -166,7 +188,7 @@ def _pairs(
                 if key_node.value
                 else "There is nothing before the colon"
             )
-            problem(line, "odd_key", f"{told}; a {kind} is a word.", section or "recipe")
+            problem(line, "odd_key", f"{told}; a {kind} is a word.", section)
         else:
             found.setdefault(key_node.value, []).append((value_node, line))
     for name, places in found.items():
@@ -185,7 +207,7 @@ def _pairs(
                 prefix + name)  # fmt: skip
 
 
-def _read_key(loader: _Loader, key: str, node: yaml.Node, line: int, source: Source, problem: Any) -> None:
+def _read_key(loader: _Loader, key: str, node: yaml.Node, line: int, source: Source, problem: _Reporter) -> None:
     """Put one value into `source.values`, or a problem into `source.problems`."""
     section, _, name = key.partition(".")
     written: Written | None = None
@@ -204,13 +226,15 @@ def _read_key(loader: _Loader, key: str, node: yaml.Node, line: int, source: Sou
         source.values.setdefault(section, {})[name] = written
 
 
-def _read_scalar(loader: _Loader, key: str, node: yaml.Node, problem: Any) -> Written | None:
+def _read_scalar(loader: _Loader, key: str, node: yaml.Node, problem: _Reporter) -> Written | None:
     line = _line(node)
     if not isinstance(node, yaml.ScalarNode):
         problem(line, "too_deep", "A list in a recipe holds plain values only.", key)
         return None
     text, kind = node.value, node.tag.removeprefix(_TAG)
     digits = text.lstrip("+-")
+    if node.tag.startswith("!") or kind not in _KINDS:
+        return None  # a tag of its own, which the loader has noted
     if kind == "null":
         told = f"`{text}` stands for nothing" if text else "There is nothing after the colon"
         problem(line, "empty_value", f"{told}. Write a value, or leave the line out for the default.", key)
@@ -220,9 +244,14 @@ def _read_scalar(loader: _Loader, key: str, node: yaml.Node, problem: Any) -> Wr
                 key, text)  # fmt: skip
         return None
     if kind == "int" and len(digits) > 1 and digits[0] == "0" and digits[1] not in "xb":
-        decimal = digits.lstrip("0_") or "0"
+        decimal = text.removesuffix(digits) + (digits.lstrip("0_") or "0")
         problem(
-            line, "octal", f"YAML reads {text} in base eight, as {_number(loader, node)}. Write {decimal}.", key, text
+            line,
+            "octal",
+            f"YAML reads {text} in base eight, as {_number(loader, node)}. Write {decimal}.",
+            key,
+            text,
+            f"{key}={decimal}",
         )
         return None
     if kind == "timestamp":

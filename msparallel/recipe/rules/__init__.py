@@ -98,7 +98,7 @@ def _change_that_works(recipe: Recipe, rule: Rule, finding: Finding, names: set[
     """First change after which no rule is broken; otherwise the first that mends this one and breaks no other."""
     others = names - {_name(rule, finding)}
     second_best: Changes = {}
-    for changes in itertools.islice(finding.tries, _MOST_TRIES):
+    for changes in _tries(finding):
         changed = with_values(recipe, changes)
         left = set()
         for pair in _findings(changed):
@@ -110,3 +110,11 @@ def _change_that_works(recipe: Recipe, rule: Rule, finding: Finding, names: set[
         if not second_best and left <= others:
             second_best = changes
     return second_best
+
+
+def _tries(finding: Finding) -> Iterator[Changes]:
+    """Changes as far as they can be made: those that build on a refused value are left out."""
+    try:
+        yield from itertools.islice(finding.tries, _MOST_TRIES)
+    except BrokenValue:
+        return

@@ -42,8 +42,8 @@ def batch_is_stated(recipe: Recipe) -> Iterator[Finding]:
 
 def batch_comes_out(recipe: Recipe) -> Iterator[Finding]:
     """global_batch_size is a multiple of data_parallel x micro_batch_size (or of data_parallel x micro_batch_num)."""
-    train, grid, count = recipe.train, derive.mesh(recipe), recipe.parallel.micro_batch_num
-    if train is None or grid is None or train.global_batch_size is None:
+    train, replicas, count = recipe.train, derive.degree(recipe, "dp"), recipe.parallel.micro_batch_num
+    if train is None or replicas is None or train.global_batch_size is None:
         return
     total = train.global_batch_size
     if train.micro_batch_size is not None:
@@ -52,38 +52,39 @@ def batch_comes_out(recipe: Recipe) -> Iterator[Finding]:
         name, factor = "micro_batch_num", count
     else:
         return
-    unit = grid.dp * factor
+    unit = replicas * factor
     if total % unit == 0:
         return
+    stages = derive.degree(recipe, "pp") or 1
     yield Finding(
         key=TOTAL,
-        message=f"{total} sequences cannot be dealt out to data_parallel {grid.dp} x {name} {factor} = {unit} "
+        message=f"{total} sequences cannot be dealt out to data_parallel {replicas} x {name} {factor} = {unit} "
         f"({total} % {unit} = {total % unit}).",
         tries=[
-            *({MICRO if name == "micro_batch_size" else COUNT: size} for size in nearby(factor, divisors(total // grid.dp))
-              if total % grid.dp == 0),
+            *({MICRO if name == "micro_batch_size" else COUNT: size} for size in nearby(factor, divisors(total // replicas))
+              if total % replicas == 0),
             *({TOTAL: number} for number in multiples_near(total, unit)),
-            *({TOTAL: number} for number in multiples_near(total, unit * grid.pp)),
+            *({TOTAL: number} for number in multiples_near(total, unit * stages)),
             {COUNT: None},
-            *({TOTAL: number, COUNT: None} for number in multiples_near(total, unit * grid.pp)),
+            *({TOTAL: number, COUNT: None} for number in multiples_near(total, unit * stages)),
         ],
     )  # fmt: skip
 
 
 def batch_agrees(recipe: Recipe) -> Iterator[Finding]:
     """Where all three are stated, global_batch_size = data_parallel x micro_batch_size x micro_batch_num."""
-    train, grid, count = recipe.train, derive.mesh(recipe), recipe.parallel.micro_batch_num
-    if train is None or grid is None or count is None:
+    train, replicas, count = recipe.train, derive.degree(recipe, "dp"), recipe.parallel.micro_batch_num
+    if train is None or replicas is None or count is None:
         return
     total, micro = train.global_batch_size, train.micro_batch_size
-    if total is None or micro is None or total % (grid.dp * micro) or total == grid.dp * micro * count:
+    if total is None or micro is None or total % (replicas * micro) or total == replicas * micro * count:
         return
     yield Finding(
         key=COUNT,
-        message=f"data_parallel {grid.dp} x micro_batch_size {micro} x micro_batch_num {count} = {grid.dp * micro * count}, "
-        f"but global_batch_size is {total}. {total} / ({grid.dp} x {micro}) = {total // (grid.dp * micro)}; leave "
+        message=f"data_parallel {replicas} x micro_batch_size {micro} x micro_batch_num {count} = {replicas * micro * count}, "
+        f"but global_batch_size is {total}. {total} / ({replicas} x {micro}) = {total // (replicas * micro)}; leave "
         "micro_batch_num out and it is derived.",
-        tries=[{COUNT: total // (grid.dp * micro)}, {COUNT: None}, {TOTAL: grid.dp * micro * count}],
+        tries=[{COUNT: total // (replicas * micro)}, {COUNT: None}, {TOTAL: replicas * micro * count}],
     )
 
 

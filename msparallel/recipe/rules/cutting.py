@@ -26,67 +26,67 @@ def _lower(recipe: Recipe, key: str, degree: int, *numbers: int | None) -> Itera
 
 def heads_over_model_parallel(recipe: Recipe) -> Iterator[Finding]:
     """num_heads is a multiple of model_parallel: a head stays on one device."""
-    grid, heads = derive.mesh(recipe), derive.number(recipe, "num_heads")
-    if grid is None or not heads or heads % grid.tp == 0:
+    tp, heads = derive.degree(recipe, "tp"), derive.number(recipe, "num_heads")
+    if tp is None or not heads or heads % tp == 0:
         return
     legal = ", ".join(map(str, divisors(heads, 64)))
     yield Finding(
         key=MODEL_PARALLEL,
-        message=f"{_not_divisible('attention heads', heads, grid.tp)}. {heads} heads allow {legal}.",
-        tries=_lower(recipe, MODEL_PARALLEL, grid.tp, heads, derive.number(recipe, "num_kv_heads")),
+        message=f"{_not_divisible('attention heads', heads, tp)}. {heads} heads allow {legal}.",
+        tries=_lower(recipe, MODEL_PARALLEL, tp, heads, derive.number(recipe, "num_kv_heads")),
     )
 
 
 def kv_heads_over_model_parallel(recipe: Recipe) -> Iterator[Finding]:
     """num_kv_heads is a multiple of model_parallel."""
-    grid, heads, kv_heads = (
-        derive.mesh(recipe),
+    tp, heads, kv_heads = (
+        derive.degree(recipe, "tp"),
         derive.number(recipe, "num_heads"),
         derive.number(recipe, "num_kv_heads"),
     )
-    if grid is None or not kv_heads or kv_heads == heads or kv_heads % grid.tp == 0:
+    if tp is None or not kv_heads or kv_heads == heads or kv_heads % tp == 0:
         return  # one group a head is the rule above
     yield Finding(
         key=MODEL_PARALLEL,
-        message=f"{_not_divisible('key and value heads', kv_heads, grid.tp)}. A key head is not copied, so at most "
+        message=f"{_not_divisible('key and value heads', kv_heads, tp)}. A key head is not copied, so at most "
         f"{kv_heads} devices share them.",
-        tries=_lower(recipe, MODEL_PARALLEL, grid.tp, kv_heads, heads),
+        tries=_lower(recipe, MODEL_PARALLEL, tp, kv_heads, heads),
     )
 
 
 def vocab_over_model_parallel(recipe: Recipe) -> Iterator[Finding]:
     """With vocab_parallel the padded vocabulary is a multiple of model_parallel."""
-    grid, vocab = derive.mesh(recipe), derive.number(recipe, "vocab_size")
+    tp, vocab = derive.degree(recipe, "tp"), derive.number(recipe, "vocab_size")
     multiple = derive.number(recipe, "vocab_multiple")
-    if grid is None or vocab is None or not multiple or not recipe.parallel.vocab_parallel:
+    if tp is None or vocab is None or not multiple or not recipe.parallel.vocab_parallel:
         return
     padded = -(-vocab // multiple) * multiple
-    if padded % grid.tp == 0:
+    if padded % tp == 0:
         return
-    wanted = math.lcm(multiple, grid.tp)
+    wanted = math.lcm(multiple, tp)
     yield Finding(
         key=MODEL_PARALLEL,
-        message=f"{_not_divisible('rows of the vocabulary', padded, grid.tp)}. Pad them with model.vocab_multiple {wanted} "
+        message=f"{_not_divisible('rows of the vocabulary', padded, tp)}. Pad them with model.vocab_multiple {wanted} "
         f"(to {-(-vocab // wanted) * wanted}), or keep the table whole with vocab_parallel false.",
         tries=itertools.chain(
             [{"model.vocab_multiple": wanted}, {"parallel.vocab_parallel": False}],
-            _lower(recipe, MODEL_PARALLEL, grid.tp, padded, derive.number(recipe, "num_kv_heads")),
+            _lower(recipe, MODEL_PARALLEL, tp, padded, derive.number(recipe, "num_kv_heads")),
         ),
     )
 
 
 def ffn_over_model_parallel(recipe: Recipe) -> Iterator[Finding]:
     """ffn_size is a multiple of model_parallel in a dense model; experts are never cut inside."""
-    grid, ffn = derive.mesh(recipe), derive.number(recipe, "ffn_size")
-    if grid is None or not ffn or derive.number(recipe, "num_experts") or ffn % grid.tp == 0:
+    tp, ffn = derive.degree(recipe, "tp"), derive.number(recipe, "ffn_size")
+    if tp is None or not ffn or derive.number(recipe, "num_experts") or ffn % tp == 0:
         return
     yield Finding(
         key=MODEL_PARALLEL,
-        message=f"{_not_divisible('columns of the feed-forward layer (ffn_size)', ffn, grid.tp)}.",
+        message=f"{_not_divisible('columns of the feed-forward layer (ffn_size)', ffn, tp)}.",
         tries=itertools.chain(
-            ({"model.ffn_size": size} for size in multiples_near(ffn, grid.tp) if recipe.model.ffn_size is not None),
-            _lower(recipe, MODEL_PARALLEL, grid.tp, ffn, derive.number(recipe, "num_kv_heads")),
-            ({"model.ffn_size": size} for size in multiples_near(ffn, grid.tp)),
+            ({"model.ffn_size": size} for size in multiples_near(ffn, tp) if recipe.model.ffn_size is not None),
+            _lower(recipe, MODEL_PARALLEL, tp, ffn, derive.number(recipe, "num_kv_heads")),
+            ({"model.ffn_size": size} for size in multiples_near(ffn, tp)),
         ),
     )
 

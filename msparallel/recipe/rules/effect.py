@@ -19,8 +19,8 @@ TRAINING_KEYS = (
 
 def sequence_parallel_needs_model_parallel(recipe: Recipe) -> Iterator[Finding]:
     """sequence_parallel needs model_parallel above 1."""
-    grid = derive.mesh(recipe)
-    if grid is not None and grid.tp == 1 and recipe.parallel.sequence_parallel:
+    tp = derive.degree(recipe, "tp")
+    if tp is not None and tp == 1 and recipe.parallel.sequence_parallel:
         yield without_effect("parallel.sequence_parallel", "tokens are cut over model_parallel, which is 1")
 
 
@@ -43,8 +43,8 @@ def expert_parallel_needs_engine(recipe: Recipe) -> Iterator[Finding]:
 
 def context_algo_needs_context_parallel(recipe: Recipe) -> Iterator[Finding]:
     """context_parallel_algo needs context_parallel above 1."""
-    grid = derive.mesh(recipe)
-    if grid is not None and grid.cp == 1 and recipe.parallel.context_parallel_algo is not None:
+    cp = derive.degree(recipe, "cp")
+    if cp is not None and cp == 1 and recipe.parallel.context_parallel_algo is not None:
         yield without_effect("parallel.context_parallel_algo", "one device holds a whole sequence (context_parallel 1)")
 
 

@@ -18,8 +18,8 @@ SHARD, SIZE, THRESHOLD = (
 
 def shard_needs_data_parallel(recipe: Recipe) -> Iterator[Finding]:
     """optimizer_shard needs data_parallel above 1: it is data_parallel that the weights are cut over."""
-    grid = derive.mesh(recipe)
-    if grid is None or not recipe.parallel.optimizer_shard or grid.dp > 1:
+    replicas = derive.degree(recipe, "dp")
+    if replicas is None or not recipe.parallel.optimizer_shard or replicas > 1:
         return
     parts = {SHARD: None, SIZE: None, THRESHOLD: None}
     yield Finding(
@@ -43,13 +43,13 @@ def shard_needs_operator_mode(recipe: Recipe) -> Iterator[Finding]:
 
 def shard_size_within_data_parallel(recipe: Recipe) -> Iterator[Finding]:
     """optimizer_shard_size divides data_parallel; MindSpore ignores a size that does not, and refuses a larger one."""
-    grid, size = derive.mesh(recipe), recipe.parallel.optimizer_shard_size
-    if grid is None or size is None or not recipe.parallel.optimizer_shard or grid.dp == 1 or grid.dp % size == 0:
+    replicas, size = derive.degree(recipe, "dp"), recipe.parallel.optimizer_shard_size
+    if replicas is None or size is None or not recipe.parallel.optimizer_shard or replicas == 1 or replicas % size == 0:
         return
     yield Finding(
         key=SIZE,
-        message=f"data_parallel {grid.dp} is not a multiple of {size} ({grid.dp} % {size} = {grid.dp % size}).",
-        tries=[*({SIZE: count} for count in nearby(size, divisors(grid.dp)) if count > 1), {SIZE: None}],
+        message=f"data_parallel {replicas} is not a multiple of {size} ({replicas} % {size} = {replicas % size}).",
+        tries=[*({SIZE: count} for count in nearby(size, divisors(replicas)) if count > 1), {SIZE: None}],
     )
 
 

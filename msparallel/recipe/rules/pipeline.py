@@ -22,12 +22,12 @@ STAGES = "parallel.pipeline_stages"
 
 def _groups(recipe: Recipe) -> tuple[int, str] | None:
     """Groups of layers, and the arithmetic."""
-    grid = derive.mesh(recipe)
-    if grid is None:
+    stages = derive.degree(recipe, "pp")
+    if stages is None:
         return None
     virtual = recipe.parallel.virtual_stages
-    told = f"pipeline_stages {grid.pp}" + (f" x virtual_stages {virtual}" if virtual > 1 else "")
-    return grid.pp * virtual, told + (f" = {grid.pp * virtual}" if virtual > 1 else "")
+    told = f"pipeline_stages {stages}" + (f" x virtual_stages {virtual}" if virtual > 1 else "")
+    return stages * virtual, told + (f" = {stages * virtual}" if virtual > 1 else "")
 
 
 def layers_over_stages(recipe: Recipe) -> Iterator[Finding]:
@@ -87,48 +87,49 @@ def stage_layers_sum(recipe: Recipe) -> Iterator[Finding]:
 
 def stage_layers_need_pipeline(recipe: Recipe) -> Iterator[Finding]:
     """stage_layers belongs to a pipeline."""
-    grid = derive.mesh(recipe)
-    if grid is not None and grid.pp == 1 and recipe.parallel.stage_layers is not None:
+    stages = derive.degree(recipe, "pp")
+    if stages is not None and stages == 1 and recipe.parallel.stage_layers is not None:
         yield without_effect("parallel.stage_layers", "there is one stage (pipeline_stages 1)")
 
 
 def schedule_needs_pipeline(recipe: Recipe) -> Iterator[Finding]:
     """pipeline_schedule belongs to a pipeline."""
-    grid = derive.mesh(recipe)
-    if grid is not None and grid.pp == 1 and recipe.parallel.pipeline_schedule is not None:
+    stages = derive.degree(recipe, "pp")
+    if stages is not None and stages == 1 and recipe.parallel.pipeline_schedule is not None:
         yield without_effect("parallel.pipeline_schedule", "there is one stage (pipeline_stages 1)")
 
 
 def virtual_stages_need_pipeline(recipe: Recipe) -> Iterator[Finding]:
     """virtual_stages above 1 belongs to a pipeline."""
-    grid = derive.mesh(recipe)
-    if grid is not None and grid.pp == 1 and recipe.parallel.virtual_stages > 1:
+    stages = derive.degree(recipe, "pp")
+    if stages is not None and stages == 1 and recipe.parallel.virtual_stages > 1:
         yield without_effect("parallel.virtual_stages", "there is one stage (pipeline_stages 1)")
 
 
 def micro_batches_fill_pipeline(recipe: Recipe) -> Iterator[Finding]:
     """micro_batch_num is at least pipeline_stages; MindSpore refuses fewer."""
-    grid, batch = derive.mesh(recipe), derive.batch(recipe)
-    if grid is None or batch is None or recipe.train is None or grid.pp == 1 or batch[2] >= grid.pp:
+    stages, batch = derive.degree(recipe, "pp"), derive.batch(recipe)
+    if stages is None or batch is None or recipe.train is None or stages == 1 or batch[2] >= stages:
         return
     total, micro, count = batch
+    replicas = total // (micro * count)
     stated = recipe.parallel.micro_batch_num is not None
     yield Finding(
         key="parallel.micro_batch_num" if stated else "train.global_batch_size",
-        message=f"{count} micro-batch{'es' * (count > 1)} a step ({total} / (data_parallel {grid.dp} x micro_batch_size "
-        f"{micro})) cannot fill {grid.pp} stages; at least {grid.pp} are needed, 4 x {grid.pp} keep the bubble below 20 %.",
-        tries=itertools.chain(_more_micro_batches(recipe, grid.dp, micro, grid.pp), _fewer(recipe, grid.pp)),
+        message=f"{count} micro-batch{'es' * (count > 1)} a step ({total} / (data_parallel {replicas} x micro_batch_size "
+        f"{micro})) cannot fill {stages} stages; at least {stages} are needed, 4 x {stages} keep the bubble below 20 %.",
+        tries=itertools.chain(_more_micro_batches(recipe, replicas, micro, stages), _fewer(recipe, stages)),
     )
 
 
 def tied_embeddings_without_pipeline(recipe: Recipe) -> Iterator[Finding]:
     """tie_embeddings needs one stage: token embedding and LM head would stand on different devices."""
-    grid = derive.mesh(recipe)
-    if grid is None or grid.pp == 1 or not derive.number(recipe, "tie_embeddings"):
+    stages = derive.degree(recipe, "pp")
+    if stages is None or stages == 1 or not derive.number(recipe, "tie_embeddings"):
         return
     yield Finding(
         key=STAGES,
-        message=f"The LM head is the token embedding (tie_embeddings), but with {grid.pp} stages one stands on the first "
+        message=f"The LM head is the token embedding (tie_embeddings), but with {stages} stages one stands on the first "
         "stage and the other on the last.",
         tries=itertools.chain([{"model.tie_embeddings": False}], degree_changes(recipe, STAGES, [1])),
     )
@@ -154,14 +155,14 @@ def _mended_lists(stated: list[int], layers: int) -> Iterator[Changes]:
 
 def _fewer(recipe: Recipe, layers: int) -> Iterator[Changes]:
     """Stages and virtual stages that divide the layers."""
-    grid = derive.mesh(recipe)
-    assert grid is not None
+    stages = derive.degree(recipe, "pp")
+    assert stages is not None
     virtual = recipe.parallel.virtual_stages
     if virtual > 1:
         yield {"parallel.virtual_stages": 1}
         for count in nearby(virtual, divisors(layers)):
             yield {"parallel.virtual_stages": count}
-    yield from degree_changes(recipe, STAGES, nearby(grid.pp, divisors(layers)))
+    yield from degree_changes(recipe, STAGES, nearby(stages, divisors(layers)))
 
 
 def _more_micro_batches(recipe: Recipe, dp: int, micro: int, stages: int) -> Iterator[Changes]:
