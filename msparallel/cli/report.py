@@ -5,7 +5,6 @@ In: a Recipe, or its Plan. Out: numbered lines of what was checked; the grid of 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import yaml
@@ -14,7 +13,7 @@ from msparallel.cli.ls import readable_count
 from msparallel.mesh import AXES, Mesh
 from msparallel.plan import Plan, resolve
 from msparallel.recipe.derive import DEGREES
-from msparallel.recipe.override import section_values
+from msparallel.recipe.override import section_values, yaml_float
 from msparallel.recipe.recipe import Recipe
 from msparallel.recipe.rules import RULES
 from msparallel.recipe.schema import SECTIONS
@@ -134,7 +133,7 @@ def recipe_yaml(plan: Plan) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """One value as YAML 1.1 reads it back."""
-    if isinstance(value, float) and not math.isinf(value):
-        return repr(value) if "e" not in repr(value) or "." in repr(value) else repr(value).replace("e", ".0e")
+    """One value as YAML reads it back."""
+    if isinstance(value, float):
+        return yaml_float(value)
     return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n...\n").strip()

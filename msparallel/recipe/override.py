@@ -35,7 +35,7 @@ def read_overrides(texts: Iterable[str]) -> tuple[dict[str, Any], frozenset[str]
             meant = meant_key("", text.partition("=")[0]) if equals else None
             told = f"Did you mean `{meant}={value}`?" if meant else "An example is `parallel.model_parallel=4`."
             message = f"An override is `section.key=value`. {told}"
-            source.problems.append(Problem(key=text, value=None, rule="override", message=message, file=COMMAND_LINE))
+            source.problems.append(Problem(key=text or "override", value=None, rule="override", message=message, file=COMMAND_LINE))
             continue
         key = f"{section}.{name}"
         if key in seen:
@@ -130,6 +130,18 @@ def format_override(key: str, value: Any) -> str:
         text = str(value).lower()
     elif isinstance(value, (list, tuple)):
         text = "[" + ",".join(map(str, value)) + "]"
+    elif isinstance(value, float):
+        text = yaml_float(value)
     else:
         text = str(value)
     return f"{key}={text}"
+
+
+def yaml_float(value: float) -> str:
+    """A float as YAML 1.1 reads it back: an exponent needs a point before it.
+
+    >>> yaml_float(3e-05)
+    '3.0e-05'
+    """
+    text = repr(value)
+    return text if "e" not in text or "." in text else text.replace("e", ".0e")
