@@ -8,11 +8,13 @@ imported when the verb is called, so that no verb pays for another one's imports
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import NoReturn
 
 import click
@@ -41,6 +43,14 @@ class _Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         return importlib.import_module(f"msparallel.cli.{cmd_name}").command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        close = get_close_matches(args[0], VERBS, n=1)
+        if args[0] not in VERBS and close:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -97,6 +107,11 @@ def _run(arguments: Sequence[str]) -> int:
         click.echo("Interrupted.", err=True)
         return 130
     except BrokenPipeError:
+        return _closed_pipe()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        click.echo(f"The output could not be written: {error.strerror}.", err=True)
         return _closed_pipe()
 
 

@@ -5,20 +5,21 @@ In: a Recipe, or its Plan. Out: numbered lines of what was checked; the grid of 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import yaml
 
 from msparallel.cli.ls import readable_count
-from msparallel.mesh import AXES, Mesh
-from msparallel.plan import Plan, resolve
+from msparallel.mesh import Mesh
+from msparallel.plan import DEFAULT_SEARCH_MODE, Plan, resolve
 from msparallel.recipe.derive import DEGREES
 from msparallel.recipe.override import section_values, yaml_float
 from msparallel.recipe.recipe import Recipe
 from msparallel.recipe.rules import RULES
+from msparallel.recipe.rules.finding import arithmetic
+from msparallel.recipe.rules.shape import MOE_KEYS
 from msparallel.recipe.schema import SECTIONS
-
-_AXIS_KEYS = {axis: key for key, axis in DEGREES.items()}
 
 
 def checked_lines(recipe: Recipe) -> list[str]:
@@ -40,9 +41,9 @@ def checked_lines(recipe: Recipe) -> list[str]:
 
 def devices_text(plan: Plan) -> str:
     """Arithmetic of degrees and machines."""
-    degrees = [f"{_AXIS_KEYS[axis]} {getattr(plan.mesh, axis)}" for axis in AXES if getattr(plan.mesh, axis) > 1]
-    nodes = f"{plan.nodes} node{'s' * (plan.nodes > 1)} x {plan.devices_per_node}"
-    return f"{' x '.join(degrees) or 'one device'} = {plan.world_size} = {nodes} ({plan.hardware.chip})"
+    machines = f"{plan.nodes} node{'s' * (plan.nodes > 1)} x {plan.devices_per_node}"
+    degrees = "one device" if plan.world_size == 1 else arithmetic(plan.mesh)
+    return f"{degrees}, on {machines} ({plan.hardware.chip})"
 
 
 def model_text(plan: Plan) -> str:
@@ -89,33 +90,42 @@ def grid_lines(mesh: Mesh, most_rows: int = 16) -> list[str]:
 
 
 def resolved_sections(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Every value that the run uses, by section: stated, from the preset, default and derived. Loads again as a recipe."""
-    recipe = plan.recipe
-    values = section_values(recipe)
-    model = {**values["model"], **{name: getattr(plan.shape, name) for name in _model_numbers(plan)}}
-    parallel = {**_defaults(recipe, "parallel"), **{key: getattr(plan.mesh, axis) for key, axis in DEGREES.items()}}
-    result: dict[str, dict[str, Any]] = {"model": {**model, "attention": plan.attention}, "parallel": parallel}
-    if recipe.train is not None:
-        result |= {name: _defaults(recipe, name) for name in ("optimizer", "data", "train")}
-        result["train"] |= {"global_batch_size": plan.global_batch_size, "micro_batch_size": plan.micro_batch_size}
-        parallel["micro_batch_num"] = plan.micro_batch_num
-    if recipe.serve is not None:
-        result["serve"] = _defaults(recipe, "serve")
+    """Every value that the run uses, by section: stated, from the preset, default and derived. Loads again as a recipe;
+    values without effect are left out, as rules ask."""
+    recipe, parallel = plan.recipe, plan.recipe.parallel
+    result = {name: _values(recipe, name) for name in SECTIONS if recipe.keys_stated(name) or name in ("model", "parallel")}
+    result["model"] |= {name: value for name, value in asdict(plan.shape).items() if name in SECTIONS["model"].model_fields}
+    result["model"]["attention"] = plan.attention
+    result["parallel"] |= {key: getattr(plan.mesh, axis) for key, axis in DEGREES.items()}
     if len(plan.stage_layers) > 1:
-        parallel["stage_layers"] = list(plan.stage_layers)
+        result["parallel"] |= {"stage_layers": list(plan.stage_layers), "pipeline_schedule": parallel.pipeline_schedule or "1f1b"}
+    if plan.mesh.cp > 1:
+        result["parallel"]["context_parallel_algo"] = parallel.context_parallel_algo or "all_gather"
+    if parallel.mode == "auto_parallel":
+        result["parallel"]["search_mode"] = parallel.search_mode or DEFAULT_SEARCH_MODE
+    if recipe.train is not None:
+        result |= {name: _values(recipe, name) for name in ("optimizer", "data")}
+        result["train"] |= {"global_batch_size": plan.global_batch_size, "micro_batch_size": plan.micro_batch_size}
+        result["parallel"]["micro_batch_num"] = plan.micro_batch_num
+        if recipe.train.dtype == "float16":
+            result["train"]["loss_scale"] = recipe.train.loss_scale or "dynamic"
     result["cluster"] = {"nodes": plan.nodes, "devices_per_node": plan.devices_per_node, "hardware": plan.hardware.name}
-    return {name: result[name] for name in SECTIONS if name in result}
+    idle = {"model": set(), "train": set()}
+    if not plan.shape.num_experts:
+        idle["model"].update(MOE_KEYS)
+    if plan.shape.position == "learned":
+        idle["model"].add("rope_theta")
+    if recipe.train is not None and not recipe.train.sample_tokens:
+        idle["train"].add("sample_prompt")
+    return {
+        section: {key: result[section][key] for key in cls.model_fields if key in result[section] and key not in idle.get(section, ())}
+        for section, cls in SECTIONS.items()
+        if section in result
+    }
 
 
-def _model_numbers(plan: Plan) -> list[str]:
-    from dataclasses import fields
-
-    from msparallel.model.shape import ModelShape
-
-    return [field.name for field in fields(ModelShape) if field.name in SECTIONS["model"].model_fields]
-
-
-def _defaults(recipe: Recipe, section: str) -> dict[str, Any]:
+def _values(recipe: Recipe, section: str) -> dict[str, Any]:
+    """Stated and default values of a section; None (derived, or off) is left out."""
     values = getattr(recipe, section)
     return {key: value for key in SECTIONS[section].model_fields if (value := getattr(values, key)) is not None}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from msparallel.errors import Problem, RecipeError
-from msparallel.recipe.load import load_recipe, load_text
 from msparallel.recipe.library import shipped_recipes, summary
+from msparallel.recipe.load import load_recipe, load_text
 
 pytestmark = pytest.mark.pure
 

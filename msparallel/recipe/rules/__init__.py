@@ -46,16 +46,20 @@ RULES: tuple[Rule, ...] = (
 )
 """All rules, in the order in which a person would check them."""
 
+Name = tuple[str, str]
+"""Rule and key: what makes a finding the same after a change."""
 _MOST_TRIES = 300
+_TRIES_AFTER_SUCCESS = 40
 
 
 def find_problems(recipe: Recipe) -> list[Problem]:
     """Problems of all rules, with suggestions. A rule that needs a refused value is left out."""
     found = list(_findings(recipe))
     names = {_name(rule, finding) for rule, finding in found}
+    mended: list[tuple[set[Name], Changes]] = []  # what is left after a change that was found to work
     problems = []
     for rule, finding in found:
-        changes = _change_that_works(recipe, rule, finding, names)
+        changes = _best_change(recipe, _name(rule, finding), finding, names, mended)
         typed = [pair for pair in changes.items() if pair[1] is not None or recipe.stated(pair[0])]
         suggestion = " ".join(format_override(key, value) for key, value in typed)
         problems.append(recipe.problem(rule.__name__, finding.key, finding.message, suggestion))
@@ -90,26 +94,38 @@ def _findings(recipe: Recipe) -> Iterator[tuple[Rule, Finding]]:
             continue
 
 
-def _name(rule: Rule, finding: Finding) -> tuple[str, str]:
+def _name(rule: Rule, finding: Finding) -> Name:
     return rule.__name__, finding.key
 
 
-def _change_that_works(recipe: Recipe, rule: Rule, finding: Finding, names: set[tuple[str, str]]) -> Changes:
-    """First change after which no rule is broken; otherwise the first that mends this one and breaks no other."""
-    others = names - {_name(rule, finding)}
-    second_best: Changes = {}
+def _best_change(
+    recipe: Recipe, name: Name, finding: Finding, names: set[Name], mended: list[tuple[set[Name], Changes]]
+) -> Changes:
+    """The change that mends a finding, breaks no other rule and leaves the fewest of the other findings; of equals the
+    nearest. Changes found for earlier findings are looked at first: one slip often breaks several rules."""
+    best = min((pair for pair in mended if name not in pair[0]), key=lambda pair: len(pair[0]), default=None)
+    since_success = 0
     for changes in _tries(finding):
-        changed = with_values(recipe, changes)
-        left = set()
-        for pair in _findings(changed):
-            left.add(_name(*pair))
-            if second_best or not left <= others:
-                break
-        if not left:
-            return changes
-        if not second_best and left <= others:
-            second_best = changes
-    return second_best
+        if best is not None and (not best[0] or since_success > _TRIES_AFTER_SUCCESS):
+            break
+        since_success += best is not None
+        left = _left(with_values(recipe, changes), names - {name})
+        if left is not None and (best is None or len(left) < len(best[0])):
+            best = (left, changes)
+    if best is None:
+        return {}
+    mended.append(best)
+    return best[1]
+
+
+def _left(changed: Recipe, allowed: set[Name]) -> set[Name] | None:
+    """Findings of a changed recipe; None as soon as one is not among the allowed."""
+    left = set()
+    for rule, finding in _findings(changed):
+        if _name(rule, finding) not in allowed:
+            return None
+        left.add(_name(rule, finding))
+    return left
 
 
 def _tries(finding: Finding) -> Iterator[Changes]:

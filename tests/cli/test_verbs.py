@@ -1,0 +1,249 @@
+"""The command line as a user meets it: output, exit codes, streams; what must never be imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from msparallel.cli.main import VERBS
+from msparallel.cli.recipe_arguments import split_overrides
+from msparallel.plan import resolve
+from msparallel.recipe.library import shipped_recipes
+from msparallel.recipe.load import load_recipe, load_text
+
+pytestmark = pytest.mark.pure
+ROOT = Path(__file__).parents[2]
+HEAVY = ("mindspore", "torch", "mindformers", "matplotlib", "tokenizers", "numpy")
+BAD = "model:\n  preset: gpt_tiny\n  num_heads: 6\ntrain:\n  global_batch_size: 4\n  micro_batch_size: 3\n  stepz: 3\n"
+
+
+def run(*words: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+    command = [sys.executable, "-m", "msparallel", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd or ROOT, timeout=60)
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> str:
+    path = tmp_path / "bad.yaml"
+    path.write_text(BAD, encoding="utf-8")
+    return str(path)
+
+
+def test_validate_success_prints_numbered_lines() -> None:
+    done = run("validate", "quickstart", "llama2_7b_dp2_tp2_pp2")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert [line.split(".")[0].strip() for line in lines if line.startswith("  ")][:6] == ["1", "2", "3", "4", "5", "6"]
+    assert "data_parallel 2 x micro_batch_size 1 x 8 micro-batches" in done.stdout
+
+
+def test_validate_failure_tells_every_problem_and_nothing_else(bad: str) -> None:
+    done = run("validate", bad)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    for place in ("bad.yaml:3  model.num_heads: 6", "bad.yaml:5  train.global_batch_size: 4", "bad.yaml:7  train.stepz"):
+        assert place in done.stderr
+    assert done.stderr.rstrip().endswith("problems found, nothing was started.")
+
+
+def test_validate_json_is_one_document_with_the_agreed_fields(bad: str) -> None:
+    done = run("validate", "quickstart", bad, "--json")
+    assert (done.returncode, done.stderr) == (2, "")
+    problems = json.loads(done.stdout)["problems"]
+    assert {"train.stepz", "train.global_batch_size", "model.num_heads"} <= {problem["key"] for problem in problems}
+    for problem in problems:
+        assert set(problem) == {"file", "line", "key", "value", "rule", "message", "suggestion"}
+    good = run("validate", "quickstart", "--json")
+    assert (good.returncode, json.loads(good.stdout)) == (0, {"problems": []})
+
+
+def test_validate_several_recipes_keeps_the_good_ones_lines(bad: str) -> None:
+    done = run("validate", bad, "quickstart")
+    assert done.returncode == 2 and "quickstart.yaml:" in done.stdout and "bad.yaml:3" in done.stderr
+
+
+def test_validate_overrides_apply_to_every_recipe() -> None:
+    done = run("validate", "gpt_tiny_dp2_cpu", "gpt_tiny_dp4_cpu", "train.global_batch_size=7")
+    assert done.returncode == 2 and done.stderr.count("command line  train.global_batch_size: 7") == 2
+
+
+def test_suggestion_of_the_command_line_works_on_the_command_line() -> None:
+    wrong = "parallel.model_parallel=3"
+    problems = json.loads(run("validate", "llama2_13b_dp4_tp4_pp2", wrong, "--json").stdout)["problems"]
+    assert problems and all(problem["suggestion"] for problem in problems)
+    assert run("validate", "llama2_13b_dp4_tp4_pp2", *problems[0]["suggestion"].split()).returncode == 0
+
+
+def test_note_says_that_devices_followed() -> None:
+    done = run("validate", "llama2_7b_dp2_tp2_pp2", "parallel.data_parallel=1")
+    assert done.returncode == 0 and "cluster.devices_per_node follows the degrees: 8 -> 4" in done.stdout
+    shown = run("show", "llama2_7b_dp2_tp2_pp2", "parallel.data_parallel=1", "--json")
+    assert json.loads(shown.stdout)["notes"] == ["cluster.devices_per_node follows the degrees: 8 -> 4"]
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_show_prints_a_recipe_that_means_the_same(name: str) -> None:
+    from msparallel.cli.report import recipe_yaml
+
+    plan = resolve(load_recipe(name))
+    again = resolve(load_text(recipe_yaml(plan), "again.yaml"))
+    for field in ("shape", "mesh", "nodes", "devices_per_node", "hardware", "stage_layers", "global_batch_size",
+                  "micro_batch_size", "micro_batch_num", "attention", "op_parallel"):  # fmt: skip
+        assert getattr(again, field) == getattr(plan, field), field
+
+
+def test_show_has_recipe_arithmetic_and_grid() -> None:
+    done = run("show", "llama2_7b_dp2_tp2_pp2")
+    assert done.returncode == 0
+    for part in ("  num_layers: 32  ", "# layers: 32 over 2 stages: 16, 16", "# pp1  dp0  rank 4 5", "# mesh: pp2 x dp2 x tp2 (8)"):
+        assert part in done.stdout
+
+
+def test_show_json_has_recipe_derived_and_context() -> None:
+    document = json.loads(run("show", "llama2_7b_dp2_tp2_pp2", "--context", "--rank", "5", "--json").stdout)
+    assert document["context"]["pipeline_stages"] == 2 and document["context"]["global_rank"] == 5
+    assert document["derived"]["mesh"] == {"pp": 2, "dp": 2, "cp": 1, "tp": 2}
+    assert document["recipe"]["parallel"]["micro_batch_num"] == 8
+
+
+def test_show_context_prints_calls_of_either_api() -> None:
+    assert "set_auto_parallel_context(" in run("show", "llama2_7b_dp2_tp2_pp2", "--context").stdout
+    assert "AutoParallel" in run("show", "llama2_7b_dp2_tp2_pp2", "--context", "--api", "autoparallel").stdout
+
+
+def test_show_rank_outside_the_mesh_is_a_usage_error() -> None:
+    done = run("show", "quickstart", "--rank", "1")
+    assert done.returncode == 2 and "has ranks 0 to 0" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_ls_names_recipes_and_presets() -> None:
+    assert "quickstart  " in run("ls").stdout
+    assert "qwen3_8b " in run("ls", "--presets").stdout
+    rows = json.loads(run("ls", "--json").stdout)["recipes"]
+    assert {row["name"] for row in rows} == set(shipped_recipes())
+    presets = json.loads(run("ls", "--presets", "--json").stdout)["presets"]
+    assert next(row for row in presets if row["name"] == "gpt_tiny")["shape"]["num_layers"] == 4
+
+
+def test_cp_copies_and_says_what_next(tmp_path: Path) -> None:
+    target = tmp_path / "mine.yaml"
+    done = run("cp", "quickstart", str(target))
+    assert done.returncode == 0 and target.read_bytes() == shipped_recipes()["quickstart"].read_bytes()
+    assert f"msparallel validate {target}" in done.stdout
+    target.write_text("mine", encoding="utf-8")
+    assert run("cp", "quickstart", str(target), "--no-clobber").returncode == 0
+    assert target.read_text(encoding="utf-8") == "mine"
+    assert run("cp", "quickstart", str(tmp_path)).returncode == 0
+    assert (tmp_path / "quickstart.yaml").exists()
+
+
+@pytest.mark.parametrize("words", [("cp", "quikstart", "x.yaml"), ("cp", "quickstart", "absent/x.yaml"), ("cp", "absent.yaml", "x.yaml")])
+def test_cp_that_cannot_is_told_without_traceback(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == "" and done.stderr and "Traceback" not in done.stderr
+
+
+def test_schema_is_json_schema_of_all_sections() -> None:
+    schema = json.loads(run("schema").stdout)
+    assert set(schema["properties"]) == {"model", "parallel", "optimizer", "data", "train", "cluster", "serve"}
+    assert schema["additionalProperties"] is False
+    assert schema["$defs"]["Parallel"]["properties"]["model_parallel"]["description"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("--help",), ("--version",), *[(verb, "--help") for verb in VERBS]],
+)  # fmt: skip
+def test_help_exits_well(words: tuple[str, ...]) -> None:
+    done = run(*words)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (0 if words else 2)
+    if words[-1:] == ("--help",):
+        assert "msparallel" in done.stdout and ("$ msparallel" in done.stdout or len(words) == 1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("nosuchverb",), ("validate",), ("validate", "train.steps=3"), ("show",), ("ls", "--nope"), ("show", "quickstart", "--api", "x")],
+)
+def test_bad_usage_is_two(words: tuple[str, ...]) -> None:
+    done = run(*words)
+    assert done.returncode == 2 and "Traceback" not in done.stderr and done.stdout == ""
+
+
+def test_misspelt_verb_says_what_was_meant() -> None:
+    assert "Did you mean 'validate'" in run("valdate", "quickstart").stderr
+
+
+def test_json_stays_one_document_where_show_fails(bad: str) -> None:
+    done = run("show", bad, "--json")
+    assert done.returncode == 2 and done.stderr == ""
+    assert {problem["rule"] for problem in json.loads(done.stdout)["problems"]} >= {"unknown_key"}
+
+
+@pytest.mark.parametrize("words", [("validate", "quickstart"), ("show", "llama2_7b_dp2_tp2_pp2"), ("ls",), ("ls", "--presets"), ("schema",),
+                                   ("show", "qwen3_8b_dp2_tp4", "--context"), ("validate", "llama2_7b_dp2_tp2_pp2", "parallel.model_parallel=3")])  # fmt: skip
+def test_reading_recipes_imports_nothing_heavy(words: tuple[str, ...]) -> None:
+    code = (
+        "import sys\nfrom msparallel.cli.main import main\ntry:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        f"print(sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60)
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("env", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"PYTHONIOENCODING": "ascii"}])
+def test_odd_characters_in_a_poor_locale(env: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text("model: {preset: gpt_tiny}\ntrain: {global_batch_size: 1, micro_batch_size: 1, sample_prompt: 定义 é}\n", encoding="utf-8")
+    for words in (("validate", str(path)), ("show", str(path)), ("show", str(path), "--json"), ("validate", str(path), "train.dtype=定")):
+        done = run(*words, env=env)
+        assert done.returncode == (2 if "dtype" in words[-1] else 0) and "Traceback" not in done.stderr
+
+
+def test_reader_that_closes_early_ends_quietly() -> None:
+    command = f"'{sys.executable}' -m msparallel schema | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60)
+    assert done.stderr == "" and done.returncode in (0, 1)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_full_disk_is_told_without_traceback() -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        command = [sys.executable, "-m", "msparallel", "schema"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60)
+    assert done.returncode == 1 and "could not be written" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_interrupt_is_130_without_traceback(tmp_path: Path) -> None:
+    fifo = tmp_path / "r.yaml"
+    os.mkfifo(fifo)  # reading it waits, so the signal meets a command at work
+    command = [sys.executable, "-m", "msparallel", "validate", str(fifo)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130 and stdout == "" and "Traceback" not in stderr
+
+
+def test_no_colour_codes_in_any_output() -> None:
+    for env in ({"NO_COLOR": "1"}, {}):
+        assert "\x1b" not in run("validate", "quickstart", env=env).stdout
+
+
+def test_split_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a=b.yaml").write_text("", encoding="utf-8")
+    words = ["quickstart", "train.steps=10", "steps=10", "a=b.yaml", "x/y.z=1.yaml", "data.corpus=a/b.txt"]
+    recipes, overrides = split_overrides(words)
+    assert recipes == ["quickstart", "a=b.yaml", "x/y.z=1.yaml"]
+    assert overrides == ["train.steps=10", "steps=10", "data.corpus=a/b.txt"]
