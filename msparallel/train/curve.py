@@ -16,7 +16,9 @@ import numpy as np
 from msparallel.errors import RunError
 
 
-def draw_curve(path: Path, losses: Sequence[float | None], evaluations: Sequence[tuple[int, float]], *, title: str) -> None:
+def draw_curve(
+    path: Path, losses: Sequence[float | None], evaluations: Sequence[tuple[int, float]], *, title: str
+) -> None:
     """Write the PNG. Raises RunError where it cannot be written."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # half a second to import
     from matplotlib.figure import Figure

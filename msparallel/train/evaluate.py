@@ -95,7 +95,10 @@ def sample_text(model: TrainingModel, tokenizer: Tokenizer, *, prompt: str, toke
     start = len(ids)
     random = np.random.Generator(np.random.PCG64(seed))
     forward = _NextLogits(model).set_train(False)
-    positions, segment = Tensor(np.arange(seq_length, dtype=np.int32)[None]), Tensor(np.zeros((1, seq_length), np.int32))
+    positions, segment = (
+        Tensor(np.arange(seq_length, dtype=np.int32)[None]),
+        Tensor(np.zeros((1, seq_length), np.int32)),
+    )
     while len(ids) < min(seq_length, start + tokens):
         row = np.zeros((1, seq_length), np.int32)
         row[0, : len(ids)] = ids

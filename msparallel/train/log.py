@@ -46,7 +46,9 @@ class RunLog:
             partial.replace(path)
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
-            raise RunError(f"{path}\n  The log cannot be written: {error}. Set train.output_dir to another place.") from error
+            raise RunError(
+                f"{path}\n  The log cannot be written: {error}. Set train.output_dir to another place."
+            ) from error
         self.losses, self.evaluations = losses_of(kept, keep_steps), evaluations_of(kept)
 
     def append(self, event: str, **fields: Any) -> None:

@@ -43,14 +43,18 @@ class Training:
         self.reports = rank == reporting_rank(plan)
         self.data, self.loader, checkpoint = prepared.data, prepared.loader, prepared.checkpoint
         if prepared.changes and self.reports:
-            notice("Changed since the checkpoint, from here on:\n" + "\n".join(f"    {line}" for line in prepared.changes))
+            notice(
+                "Changed since the checkpoint, from here on:\n" + "\n".join(f"    {line}" for line in prepared.changes)
+            )
         context.apply(plan, rank)
         self.model = build_model(plan.shape, plan.op_parallel, seq_length=train.seq_length,
                                  compute_dtype=getattr(ms, train.dtype), attention=plan.attention,
                                  layer_stages=plan.layer_stages if plan.mesh.pp > 1 else None, seed=train.seed)  # fmt: skip
         self.optimizer = AdamW(self.model.trainable_params(), recipe.optimizer, train.steps)
         scaled = train.dtype == "float16"
-        self.loss_scale = LossScale(None if train.loss_scale in (None, "dynamic") else float(train.loss_scale)) if scaled else None
+        self.loss_scale = (
+            LossScale(None if train.loss_scale in (None, "dynamic") else float(train.loss_scale)) if scaled else None
+        )
         self.step = LocalStep(self.model, self.optimizer, clip_norm=recipe.optimizer.clip_norm,
                               accumulation_steps=plan.accumulation_steps, loss_scale=self.loss_scale,
                               add_over_ranks=plan.world_size > 1)  # fmt: skip
@@ -92,7 +96,9 @@ class Training:
         train, tokens = self.train, self.plan.global_batch_size * self.train.seq_length
         pending: list[float] = []
         seconds, counted = 0.0, 0
-        bar = tqdm(total=train.steps, initial=self.start, desc=self.plan.recipe.name, unit="step", disable=not self.reports)
+        bar = tqdm(
+            total=train.steps, initial=self.start, desc=self.plan.recipe.name, unit="step", disable=not self.reports
+        )
         for step in range(self.start, train.steps):
             began = time.perf_counter()
             result = self.step(self._inputs(step))

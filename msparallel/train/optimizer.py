@@ -65,8 +65,9 @@ class WarmupThenSchedule(LearningRateSchedule):
 _update = ops.MultitypeFuncGraph("adamw_update")
 
 
-@_update.register("Function", "Tensor", "Tensor", "Tensor", "Tensor", "Tensor",
-                  "Tensor", "Tensor", "Tensor", "Tensor", "Bool")
+@_update.register(
+    "Function", "Tensor", "Tensor", "Tensor", "Tensor", "Tensor", "Tensor", "Tensor", "Tensor", "Tensor", "Bool"
+)
 def _update_parameter(kernel, rate, beta1, beta2, eps, decay, parameter, moment1, moment2, gradient, decays):
     """One parameter by the fused kernel."""
     gradient = ops.cast(gradient, ops.dtype(parameter))
@@ -115,6 +116,18 @@ class AdamW(nn.Optimizer):
         correction2 = ops.sqrt(-ops.expm1(count * self.log_beta2))
         self.assignadd(self.global_step, self.global_step_increase_tensor)
         return self.hyper_map(
-            ops.partial(_update, self.kernel, rate * correction2 / correction1, self.beta1, self.beta2,
-                        self.eps * correction2, self.decay * correction1 / correction2),
-            self._parameters, self.moments1, self.moments2, gradients, self.decays)
+            ops.partial(
+                _update,
+                self.kernel,
+                rate * correction2 / correction1,
+                self.beta1,
+                self.beta2,
+                self.eps * correction2,
+                self.decay * correction1 / correction2,
+            ),
+            self._parameters,
+            self.moments1,
+            self.moments2,
+            gradients,
+            self.decays,
+        )
