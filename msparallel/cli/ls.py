@@ -43,8 +43,10 @@ def _presets() -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for name, shape in PRESETS.items():
         kind = f", {shape.num_experts} experts ({shape.experts_per_token} a token)" if shape.num_experts else ""
-        told = (f"{readable_count(shape.parameters())} parameters, {shape.num_layers} layers, hidden {shape.hidden_size}, "
-                f"{shape.num_heads} heads ({shape.num_kv_heads} kv), vocabulary {shape.vocab_size}{kind}")  # fmt: skip
+        told = (
+            f"{readable_count(shape.parameters())} parameters, {shape.num_layers} layers, hidden {shape.hidden_size}, "
+            f"{shape.num_heads} heads ({shape.num_kv_heads} kv), vocabulary {shape.vocab_size}{kind}"
+        )
         rows.append({"name": name, "summary": told, "parameters": shape.parameters(), "shape": asdict(shape)})
     return rows
 

@@ -1,7 +1,7 @@
 """Entry point: finds the verb, runs it, and turns what goes wrong into text and an exit code.
 
-In: command-line arguments. Out: exit code 0, 1 for a run that failed, 2 for bad input, 130 after Ctrl-C. A verb's file is
-imported when the verb is called, so that no verb pays for another one's imports.
+In: command-line arguments. Out: exit code 0, 1 for a run that failed, 2 for bad input, 130 after Ctrl-C. A verb's
+file is imported when the verb is called, so that no verb pays for another one's imports.
 
 >>> main(["ls", "--json"])  # doctest: +SKIP
 """

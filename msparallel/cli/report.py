@@ -50,8 +50,10 @@ def model_text(plan: Plan) -> str:
     """Size and attention."""
     shape = plan.shape
     split = f", {plan.mesh.tp} parts of {shape.num_heads // plan.mesh.tp} heads" if plan.mesh.tp > 1 else ""
-    return (f"{readable_count(shape.parameters())} parameters, hidden {shape.hidden_size}, {shape.num_heads} heads "
-            f"({shape.num_kv_heads} kv){split}, vocabulary {shape.padded_vocab_size}, {plan.attention} attention")  # fmt: skip
+    return (
+        f"{readable_count(shape.parameters())} parameters, hidden {shape.hidden_size}, {shape.num_heads} heads "
+        f"({shape.num_kv_heads} kv){split}, vocabulary {shape.padded_vocab_size}, {plan.attention} attention"
+    )
 
 
 def layers_text(plan: Plan) -> str:
@@ -93,12 +95,19 @@ def resolved_sections(plan: Plan) -> dict[str, dict[str, Any]]:
     """Every value that the run uses, by section: stated, from the preset, default and derived. Loads again as a recipe;
     values without effect are left out, as rules ask."""
     recipe, parallel = plan.recipe, plan.recipe.parallel
-    result = {name: _values(recipe, name) for name in SECTIONS if recipe.keys_stated(name) or name in ("model", "parallel")}
-    result["model"] |= {name: value for name, value in asdict(plan.shape).items() if name in SECTIONS["model"].model_fields}
+    result = {
+        name: _values(recipe, name) for name in SECTIONS if recipe.keys_stated(name) or name in ("model", "parallel")
+    }
+    result["model"] |= {
+        name: value for name, value in asdict(plan.shape).items() if name in SECTIONS["model"].model_fields
+    }
     result["model"]["attention"] = plan.attention
     result["parallel"] |= {key: getattr(plan.mesh, axis) for key, axis in DEGREES.items()}
     if len(plan.stage_layers) > 1:
-        result["parallel"] |= {"stage_layers": list(plan.stage_layers), "pipeline_schedule": parallel.pipeline_schedule or "1f1b"}
+        result["parallel"] |= {
+            "stage_layers": list(plan.stage_layers),
+            "pipeline_schedule": parallel.pipeline_schedule or "1f1b",
+        }
     if plan.mesh.cp > 1:
         result["parallel"]["context_parallel_algo"] = parallel.context_parallel_algo or "all_gather"
     if parallel.mode == "auto_parallel":
@@ -118,7 +127,11 @@ def resolved_sections(plan: Plan) -> dict[str, dict[str, Any]]:
     if recipe.train is not None and not recipe.train.sample_tokens:
         idle["train"].add("sample_prompt")
     return {
-        section: {key: result[section][key] for key in cls.model_fields if key in result[section] and key not in idle.get(section, ())}
+        section: {
+            key: result[section][key]
+            for key in cls.model_fields
+            if key in result[section] and key not in idle.get(section, ())
+        }
         for section, cls in SECTIONS.items()
         if section in result
     }

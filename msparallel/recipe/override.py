@@ -1,7 +1,8 @@
 """Values typed over a recipe's own: `section.key=value`.
 
-In: a Recipe and new values. Out: another Recipe. Where the product of degrees changes on a single node whose devices the
-file states, `cluster.devices_per_node` follows and a note says so; the number of nodes never changes by itself.
+In: a Recipe and new values. Out: another Recipe. Where the product of degrees changes on a single node whose
+devices the file states, `cluster.devices_per_node` follows and a note says so; the number of nodes never changes by
+itself.
 
 >>> format_override("parallel.stage_layers", [8, 8])
 'parallel.stage_layers=[8,8]'
@@ -35,7 +36,9 @@ def read_overrides(texts: Iterable[str]) -> tuple[dict[str, Any], frozenset[str]
             meant = meant_key("", text.partition("=")[0]) if equals else None
             told = f"Did you mean `{meant}={value}`?" if meant else "An example is `parallel.model_parallel=4`."
             message = f"An override is `section.key=value`. {told}"
-            source.problems.append(Problem(key=text or "override", value=None, rule="override", message=message, file=COMMAND_LINE))
+            source.problems.append(
+                Problem(key=text or "override", value=None, rule="override", message=message, file=COMMAND_LINE)
+            )
             continue
         key = f"{section}.{name}"
         if key in seen:

@@ -24,7 +24,7 @@ class BrokenValue(Exception):
 
 
 class PartialSection:
-    """A section some of whose values were refused. Reading one of those raises BrokenValue; the others read as usual."""
+    """A section some of whose values were refused. Reading one of those raises BrokenValue."""
 
     def __init__(self, section: BaseModel, broken: frozenset[str]):
         self._section, self._broken = section, broken

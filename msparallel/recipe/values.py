@@ -1,8 +1,8 @@
 """Written values against the schema: which keys exist, and what each may hold.
 
-In: a Source. Out: the values that fit, and for every other one a Problem that says what the key takes and what YAML made
-of the text. A key that is unknown marks the key it was meant to be as broken, so that no rule judges a default that the
-user did not want.
+In: a Source. Out: the values that fit, and for every other one a Problem that says what the key takes and what YAML
+made of the text. A key that is unknown marks the key it was meant to be as broken, so that no rule judges a default
+that the user did not want.
 
 >>> expectation("parallel", "data_parallel")
 'a whole number of at least 1 or auto'
@@ -30,9 +30,11 @@ _NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _TERMS = {
     "bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32",
     "zero1": "level1", "zero2": "level2", "zero3": "level3", "select": "selective", "interleaved": "1f1b",
-    "sdpa": "plain", "eager": "plain", "flash_attention": "flash", "silu": "swiglu", "rmsnorm": "rms", "layernorm": "layer",
+    "sdpa": "plain", "eager": "plain", "flash_attention": "flash",
+    "silu": "swiglu", "rmsnorm": "rms", "layernorm": "layer",
     "rotary": "rope", "standalone": "stand_alone", "semi_auto": "semi_auto_parallel", "auto": "auto_parallel",
-    "hybrid": "hybrid_parallel", "colossalai_cp": "all_gather", "ulysses_cp": "ulysses", "off": "none", "full_recompute": "full",
+    "hybrid": "hybrid_parallel", "colossalai_cp": "all_gather",
+    "ulysses_cp": "ulysses", "off": "none", "full_recompute": "full",
 }  # fmt: skip
 """Other frameworks' words for a value -> ours."""
 
@@ -123,18 +125,28 @@ def _unknown_section(section: str, source: Source, file: str) -> None:
 
 
 def _unknown_key(section: str, key: str, source: Source, file: str) -> None:
-    meant = meant_key(section, key)
-    told = ""
+    meant, name = meant_key(section, key), f"{section}.{key}"
+    home, _, word = (meant or "").partition(".")
+    if not meant:
+        told = f"Its keys are {', '.join(SECTIONS[section].model_fields)}."
+    elif home == section:
+        told = f"Did you mean `{word}`?"
+    elif word == key:
+        told = f"`{key}` belongs in the section `{home}`."
+    else:
+        told = f"Did you mean `{word}` in the section `{home}`?"
     if meant:
         source.broken.add(meant)
-        home, _, name = meant.partition(".")
-        told = f" Did you mean `{name}`?" if home == section else (
-            f" `{key}` belongs in the section `{home}`." if name == key else f" Did you mean `{name}` in the section `{home}`?"
-        )  # fmt: skip
     source.problems.append(
-        Problem(key=f"{section}.{key}", value=None, rule="unknown_key", file=file, line=source.lines.get(f"{section}.{key}"),
-                message=f"`{section}` has no key `{key}`.{told or ' Its keys are ' + ', '.join(SECTIONS[section].model_fields) + '.'}")
-    )  # fmt: skip
+        Problem(
+            key=name,
+            value=None,
+            rule="unknown_key",
+            message=f"`{section}` has no key `{key}`. {told}",
+            file=file,
+            line=source.lines.get(name),
+        )
+    )
 
 
 def _explain(section: str, key: str, written: Written) -> tuple[str, str]:

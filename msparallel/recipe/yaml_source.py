@@ -240,8 +240,8 @@ def _read_scalar(loader: _Loader, key: str, node: yaml.Node, problem: _Reporter)
         problem(line, "empty_value", f"{told}. Write a value, or leave the line out for the default.", key)
         return None
     if kind in ("int", "float") and ":" in text:
-        problem(line, "sexagesimal", f"YAML reads {text} in base sixty, as {_number(loader, node)}. Quote it if it is text.",
-                key, text)  # fmt: skip
+        told = f"YAML reads {text} in base sixty, as {_number(loader, node)}. Quote it if it is text."
+        problem(line, "sexagesimal", told, key, text)
         return None
     if kind == "int" and len(digits) > 1 and digits[0] == "0" and digits[1] not in "xb":
         decimal = text.removesuffix(digits) + (digits.lstrip("0_") or "0")
@@ -305,7 +305,8 @@ def _explain(error: yaml.YAMLError, text: str) -> tuple[int | None, str]:
     if told.startswith("mapping values are not allowed"):
         return (
             line,
-            "A second colon, or a key that is indented differently from the line above. Check the indentation; quote text that holds `: `.",
+            "A second colon, or a key that is indented differently from the line above. Check the indentation; "
+            "quote text that holds `: `.",
         )
     since = f" (begun on line {context_mark.line + 1})" if context_mark and context_mark.line + 1 != line else ""
     return (

@@ -49,7 +49,11 @@ def test_validate_failure_tells_every_problem_and_nothing_else(bad: str) -> None
     done = run("validate", bad)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
-    for place in ("bad.yaml:3  model.num_heads: 6", "bad.yaml:5  train.global_batch_size: 4", "bad.yaml:7  train.stepz"):
+    for place in (
+        "bad.yaml:3  model.num_heads: 6",
+        "bad.yaml:5  train.global_batch_size: 4",
+        "bad.yaml:7  train.stepz",
+    ):
         assert place in done.stderr
     assert done.stderr.rstrip().endswith("problems found, nothing was started.")
 
@@ -103,7 +107,12 @@ def test_show_prints_a_recipe_that_means_the_same(name: str) -> None:
 def test_show_has_recipe_arithmetic_and_grid() -> None:
     done = run("show", "llama2_7b_dp2_tp2_pp2")
     assert done.returncode == 0
-    for part in ("  num_layers: 32  ", "# layers: 32 over 2 stages: 16, 16", "# pp1  dp0  rank 4 5", "# mesh: pp2 x dp2 x tp2 (8)"):
+    for part in (
+        "  num_layers: 32  ",
+        "# layers: 32 over 2 stages: 16, 16",
+        "# pp1  dp0  rank 4 5",
+        "# mesh: pp2 x dp2 x tp2 (8)",
+    ):
         assert part in done.stdout
 
 
@@ -145,7 +154,9 @@ def test_cp_copies_and_says_what_next(tmp_path: Path) -> None:
     assert (tmp_path / "quickstart.yaml").exists()
 
 
-@pytest.mark.parametrize("words", [("cp", "quikstart", "x.yaml"), ("cp", "quickstart", "absent/x.yaml"), ("cp", "absent.yaml", "x.yaml")])
+@pytest.mark.parametrize(
+    "words", [("cp", "quikstart", "x.yaml"), ("cp", "quickstart", "absent/x.yaml"), ("cp", "absent.yaml", "x.yaml")]
+)
 def test_cp_that_cannot_is_told_without_traceback(words: tuple[str, ...], tmp_path: Path) -> None:
     done = run(*words, cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == "" and done.stderr and "Traceback" not in done.stderr
@@ -172,7 +183,14 @@ def test_help_exits_well(words: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("nosuchverb",), ("validate",), ("validate", "train.steps=3"), ("show",), ("ls", "--nope"), ("show", "quickstart", "--api", "x")],
+    [
+        ("nosuchverb",),
+        ("validate",),
+        ("validate", "train.steps=3"),
+        ("show",),
+        ("ls", "--nope"),
+        ("show", "quickstart", "--api", "x"),
+    ],
 )
 def test_bad_usage_is_two(words: tuple[str, ...]) -> None:
     done = run(*words)
@@ -189,30 +207,54 @@ def test_json_stays_one_document_where_show_fails(bad: str) -> None:
     assert {problem["rule"] for problem in json.loads(done.stdout)["problems"]} >= {"unknown_key"}
 
 
-@pytest.mark.parametrize("words", [("validate", "quickstart"), ("show", "llama2_7b_dp2_tp2_pp2"), ("ls",), ("ls", "--presets"), ("schema",),
-                                   ("show", "qwen3_8b_dp2_tp4", "--context"), ("validate", "llama2_7b_dp2_tp2_pp2", "parallel.model_parallel=3")])  # fmt: skip
+LIGHT = [
+    ("validate", "quickstart"),
+    ("validate", "llama2_7b_dp2_tp2_pp2", "parallel.model_parallel=3"),
+    ("show", "llama2_7b_dp2_tp2_pp2"),
+    ("show", "qwen3_8b_dp2_tp4", "--context"),
+    ("ls",),
+    ("ls", "--presets"),
+    ("schema",),
+]
+
+
+@pytest.mark.parametrize("words", LIGHT)
 def test_reading_recipes_imports_nothing_heavy(words: tuple[str, ...]) -> None:
     code = (
         "import sys\nfrom msparallel.cli.main import main\ntry:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
         f"print(sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr)"
     )
     command = [sys.executable, "-c", code, *words]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60
+    )
     assert done.stderr.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("env", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"PYTHONIOENCODING": "ascii"}])
+@pytest.mark.parametrize(
+    "env", [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"PYTHONIOENCODING": "ascii"}]
+)
 def test_odd_characters_in_a_poor_locale(env: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
-    path.write_text("model: {preset: gpt_tiny}\ntrain: {global_batch_size: 1, micro_batch_size: 1, sample_prompt: 定义 é}\n", encoding="utf-8")
-    for words in (("validate", str(path)), ("show", str(path)), ("show", str(path), "--json"), ("validate", str(path), "train.dtype=定")):
+    path.write_text(
+        "model: {preset: gpt_tiny}\ntrain: {global_batch_size: 1, micro_batch_size: 1, sample_prompt: 定义 é}\n",
+        encoding="utf-8",
+    )
+    for words in (
+        ("validate", str(path)),
+        ("show", str(path)),
+        ("show", str(path), "--json"),
+        ("validate", str(path), "train.dtype=定"),
+    ):
         done = run(*words, env=env)
         assert done.returncode == (2 if "dtype" in words[-1] else 0) and "Traceback" not in done.stderr
 
 
 def test_reader_that_closes_early_ends_quietly() -> None:
     command = f"'{sys.executable}' -m msparallel schema | head -n 1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60)
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60
+    )
     assert done.stderr == "" and done.returncode in (0, 1)
 
 
@@ -220,7 +262,14 @@ def test_reader_that_closes_early_ends_quietly() -> None:
 def test_full_disk_is_told_without_traceback() -> None:
     with open("/dev/full", "w", encoding="utf-8") as full:
         command = [sys.executable, "-m", "msparallel", "schema"]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60)
+        done = subprocess.run(
+            command,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            timeout=60,
+        )
     assert done.returncode == 1 and "could not be written" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -228,7 +277,9 @@ def test_interrupt_is_130_without_traceback(tmp_path: Path) -> None:
     fifo = tmp_path / "r.yaml"
     os.mkfifo(fifo)  # reading it waits, so the signal meets a command at work
     command = [sys.executable, "-m", "msparallel", "validate", str(fifo)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
     time.sleep(2)
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=30)

@@ -138,7 +138,8 @@ def test_unknown_name_says_what_was_meant(extra: str, tells: str) -> None:
 def test_all_problems_of_all_kinds_in_one_go() -> None:
     text = (
         "model:\n  preset: gpt_tiny\n  num_heads: 6\n  norm: rsm\nparallel:\n  tp: 2\n  mode: semi_auto_parallel\n"
-        "optimizer:\n  learning_rate: 3e-4\n  warmup_steps: 2000\ntrain:\n  global_batch_size: 7\n  micro_batch_size: 2\n"
+        "optimizer:\n  learning_rate: 3e-4\n  warmup_steps: 2000\ntrain:\n  global_batch_size: 7\n  "
+        "micro_batch_size: 2\n"
     )
     found = problems(text, "train.stepz=3", "data.corpus=")
     assert {(problem.rule, problem.key) for problem in found} == {
@@ -158,10 +159,18 @@ def test_all_problems_of_all_kinds_in_one_go() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    ["  num_heads: three\n", "  num_layers: 3.5\n", "  vocab_size: off\n", "  num_heads: 3\n  num_heads: 5\n", "  n_head: 5\n"],
+    [
+        "  num_heads: three\n",
+        "  num_layers: 3.5\n",
+        "  vocab_size: off\n",
+        "  num_heads: 3\n  num_heads: 5\n",
+        "  n_head: 5\n",
+    ],
 )
 def test_broken_value_has_no_follow_up_problems(wrong: str) -> None:
-    parallel = "parallel: {mode: semi_auto_parallel, model_parallel: 4, pipeline_stages: 2}\ncluster: {hardware: atlas_800t_a2}\n"
+    parallel = "parallel: {mode: semi_auto_parallel, model_parallel: 4, pipeline_stages: 2}\n" + (
+        "cluster: {hardware: atlas_800t_a2}\n"
+    )
     train = "train: {global_batch_size: 4, micro_batch_size: 1, seq_length: 64, dtype: bfloat16}\n"
     problem = only("model:\n  preset: llama2_7b\n" + wrong + parallel + train)
     assert problem.rule in ("wrong_type", "duplicate_key", "unknown_key")
@@ -235,7 +244,9 @@ def test_devices_follow_degrees_on_one_node() -> None:
 
 
 def test_devices_do_not_follow_where_typed_or_absent() -> None:
-    found = problems(FOLLOW + "cluster: {devices_per_node: 2}\n", "parallel.data_parallel=4", "cluster.devices_per_node=2")
+    found = problems(
+        FOLLOW + "cluster: {devices_per_node: 2}\n", "parallel.data_parallel=4", "cluster.devices_per_node=2"
+    )
     assert [problem.rule for problem in found] == ["degrees_match_devices"]
     recipe = load_text(FOLLOW, "r.yaml", ["parallel.data_parallel=4"])
     assert recipe.notes == () and recipe.cluster.devices_per_node is None
@@ -288,7 +299,13 @@ def test_file_that_is_no_recipe(tmp_path: Path, content: bytes, rule: str, tells
 
 
 def test_path_that_cannot_be_read(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "absent.yaml", tmp_path / ("x" * 300), Path("a\0b.yaml"), tmp_path / "r.yaml" / "x.yaml"):
+    for path in (
+        tmp_path,
+        tmp_path / "absent.yaml",
+        tmp_path / ("x" * 300),
+        Path("a\0b.yaml"),
+        tmp_path / "r.yaml" / "x.yaml",
+    ):
         with pytest.raises(RecipeError) as caught:
             load_recipe(path)
         assert [problem.rule for problem in caught.value.problems] == ["no_file"]

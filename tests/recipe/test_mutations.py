@@ -21,10 +21,10 @@ pytestmark = pytest.mark.pure
 TEXTS = [path.read_text(encoding="utf-8") for path in shipped_recipes().values()]
 KEYS = [(section, key) for section, cls in SECTIONS.items() for key in cls.model_fields]
 ODD = [
-    None, True, False, "auto", "on", "off", "3e-4", "", "1:30", "none", "true", "qwen3_8b", "atlas_900_a3", "ring", "ulysses",
-    "level3", "flash", "float16", "dynamic", "semi_auto_parallel", "auto_parallel", "data_parallel", "hybrid_parallel",
-    [], [1], [4, 4], [[1]], {}, {"a": 1}, -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 63, 64, 100, 4096, 4097, 10**6, 10**12,
-    10**30, 1.5, -0.5, 1e300, float("inf"), float("nan"), "\x00", "\ud7ff", "é", "a" * 300,
+    None, True, False, "auto", "on", "off", "3e-4", "", "1:30", "none", "true", "qwen3_8b", "atlas_900_a3", "ring",
+    "ulysses", "level3", "flash", "float16", "dynamic", "semi_auto_parallel", "auto_parallel", "data_parallel",
+    "hybrid_parallel", [], [1], [4, 4], [[1]], {}, {"a": 1}, -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 63, 64, 100,
+    4096, 4097, 10**6, 10**12, 10**30, 1.5, -0.5, 1e300, float("inf"), float("nan"), "\x00", "\ud7ff", "é", "a" * 300,
 ]  # fmt: skip
 SMALL = st.sampled_from([1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64])
 COUNT = 1000
@@ -65,7 +65,28 @@ def changed_text(draw: st.DrawFn) -> str:
         if action == "cut":
             text = text[:at] + text[at + length :]
         elif action == "insert":
-            odd = [":", "\t", "- ", "{", "[", "]", "}", "'", '"', "&a ", "*a", "!!int ", "<<: ", "---\n", "#", "|", ">", "%", "@", "0"]
+            odd = [
+                ":",
+                "\t",
+                "- ",
+                "{",
+                "[",
+                "]",
+                "}",
+                "'",
+                '"',
+                "&a ",
+                "*a",
+                "!!int ",
+                "<<: ",
+                "---\n",
+                "#",
+                "|",
+                ">",
+                "%",
+                "@",
+                "0",
+            ]
             text = text[:at] + draw(st.sampled_from(odd) | st.text(max_size=5)) + text[at:]
         elif action == "repeat":
             text = text[: at + length] + text[at:]
@@ -97,7 +118,10 @@ def loads_or_is_refused(text: str, overrides: tuple[str, ...] = ()) -> None:
 @settings(max_examples=COUNT, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(changed_values())
 @example("model: {preset: llama2_7b, num_layers: 1000000000000}\nparallel: {pipeline_stages: 1000000000000}\n")
-@example("model: {preset: llama2_7b}\nparallel: {data_parallel: auto, model_parallel: 999999999999}\ncluster: {devices_per_node: 8}\n")
+@example(
+    "model: {preset: llama2_7b}\nparallel: {data_parallel: auto, model_parallel: 999999999999}\ncluster: "
+    "{devices_per_node: 8}\n"
+)
 def test_changed_values(text: str) -> None:
     loads_or_is_refused(text)
 

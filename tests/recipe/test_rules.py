@@ -66,10 +66,19 @@ CASES = [
     Case("trains_or_serves", MODEL, "", "`train:` section"),
     Case("trains_or_serves", MODEL + NPU, "parallel.mode=semi_auto_parallel parallel.data_parallel=2", "nothing to do"),
     Case("serving_is_tensor_parallel", SERVED, "parallel.data_parallel=2", "data_parallel 2 would be idle"),
-    Case("serving_is_tensor_parallel", SERVED, "parallel.model_parallel=1 parallel.pipeline_stages=2", "pipeline_stages 2"),
+    Case(
+        "serving_is_tensor_parallel",
+        SERVED,
+        "parallel.model_parallel=1 parallel.pipeline_stages=2",
+        "pipeline_stages 2",
+    ),
     Case("warmup_shorter_than_run", ONE, "optimizer.warmup_steps=100", "100 steps, but the run has 100"),
-    Case("minimum_rate_below_peak", ONE, "optimizer.learning_rate=0.001 optimizer.min_learning_rate=0.01", "end at 0.01"),
-    Case("minimum_rate_needs_cosine", ONE, "optimizer.schedule=constant optimizer.min_learning_rate=0.0001", "constant"),
+    Case(
+        "minimum_rate_below_peak", ONE, "optimizer.learning_rate=0.001 optimizer.min_learning_rate=0.01", "end at 0.01"
+    ),
+    Case(
+        "minimum_rate_needs_cosine", ONE, "optimizer.schedule=constant optimizer.min_learning_rate=0.0001", "constant"
+    ),
     Case("intervals_within_run", ONE, "train.eval_interval=101", "Every 101 steps is never"),
     Case("intervals_within_run", ONE, "train.checkpoint_interval=1000", "has 100"),
     Case("intervals_within_run", ONE, "train.log_interval=200", "has 100"),
@@ -79,7 +88,12 @@ CASES = [
     Case("training_sections_need_train", SERVED, "optimizer.learning_rate=0.001", "`optimizer:`"),
     Case("training_sections_need_train", SERVED, "data.tokenizer=byte data.corpus=x", "`data:`"),
     Case("training_settings_need_train", SERVED, "parallel.recompute=full", "only training reads it"),
-    Case("training_settings_need_train", SERVED, "parallel.sequence_parallel=true parallel.micro_batch_num=4", "no train section"),
+    Case(
+        "training_settings_need_train",
+        SERVED,
+        "parallel.sequence_parallel=true parallel.micro_batch_num=4",
+        "no train section",
+    ),
     # shape
     Case("known_preset", ONE, "model.preset=qwen3_9b", "Did you mean qwen3_8b?"),
     Case("shape_is_complete", ONE, "model.num_heads=null model.num_kv_heads=null", "num_heads is missing"),
@@ -122,39 +136,91 @@ CASES = [
     Case("device_number_suits_mindspore", SEARCH, "parallel.data_parallel=7 train.global_batch_size=14", "not 7"),
     Case("device_number_suits_mindspore", HYBRID, "parallel.data_parallel=3 train.global_batch_size=24", "not 12"),
     Case("search_needs_power_of_two", SEARCH, "parallel.data_parallel=24 train.global_batch_size=24", "not 24"),
-    Case("search_needs_power_of_two", SEARCH,
-         "parallel.search_mode=recursive_programming parallel.data_parallel=40 train.global_batch_size=40", "not 40"),
-    Case("groups_fit_servers", REPLICAS,
-         "parallel.data_parallel=8 parallel.context_parallel=3 train.seq_length=96", "0, 1, 2 would be one group"),
-    Case("groups_fit_servers", HYBRID,
-         "parallel.data_parallel=12 parallel.model_parallel=1 train.global_batch_size=24", "would be one group"),
+    Case(
+        "search_needs_power_of_two",
+        SEARCH,
+        "parallel.search_mode=recursive_programming parallel.data_parallel=40 train.global_batch_size=40",
+        "not 40",
+    ),
+    Case(
+        "groups_fit_servers",
+        REPLICAS,
+        "parallel.data_parallel=8 parallel.context_parallel=3 train.seq_length=96",
+        "0, 1, 2 would be one group",
+    ),
+    Case(
+        "groups_fit_servers",
+        HYBRID,
+        "parallel.data_parallel=12 parallel.model_parallel=1 train.global_batch_size=24",
+        "would be one group",
+    ),
     Case("search_mode_needs_auto", TENSOR, "parallel.search_mode=sharding_propagation", "does not search"),
     Case("strategy_files_need_engine", WORKERS, "parallel.strategy_save_file=s.json", "no strategies"),
-    Case("strategy_files_need_engine", ONE, "parallel.strategy_load_file=s.json parallel.strategy_save_file=t.json", "no strategies"),
+    Case(
+        "strategy_files_need_engine",
+        ONE,
+        "parallel.strategy_load_file=s.json parallel.strategy_save_file=t.json",
+        "no strategies",
+    ),
     # devices
-    Case("one_auto", HYBRID, "parallel.data_parallel=auto parallel.model_parallel=auto cluster.devices_per_node=8", "only one"),
+    Case(
+        "one_auto",
+        HYBRID,
+        "parallel.data_parallel=auto parallel.model_parallel=auto cluster.devices_per_node=8",
+        "only one",
+    ),
     Case("auto_needs_devices", HYBRID, "parallel.data_parallel=auto", "cluster.devices_per_node"),
     Case("auto_needs_devices", HYBRID, "parallel.data_parallel=auto cluster.devices_per_node=6", "6 % 4 = 2"),
-    Case("degrees_match_devices", HYBRID, "cluster.nodes=8 cluster.devices_per_node=8", "8 nodes x 8 devices = 64, but the degrees ask for 8 (pipeline_stages 2 x data_parallel 2 x model_parallel 2 = 8)"),
+    Case(
+        "degrees_match_devices",
+        HYBRID,
+        "cluster.nodes=8 cluster.devices_per_node=8",
+        "= 64, but the degrees ask for 8 (pipeline_stages 2 x data_parallel 2 x model_parallel 2 = 8)",
+    ),
     Case("degrees_match_devices", WORKERS, "cluster.devices_per_node=2", "1 node x 2 devices = 2"),
     Case("degrees_match_nodes", HYBRID, "cluster.nodes=3", "8 % 3 = 2"),
-    Case("devices_fit_hardware", HYBRID, "parallel.data_parallel=4 cluster.devices_per_node=16 train.global_batch_size=16", "16 devices on a node"),
+    Case(
+        "devices_fit_hardware",
+        HYBRID,
+        "parallel.data_parallel=4 cluster.devices_per_node=16 train.global_batch_size=16",
+        "16 devices on a node",
+    ),
     Case("devices_fit_hardware", HYBRID, "parallel.data_parallel=8 cluster.nodes=2", "one atlas_800t_a2 node has 8"),
-    Case("devices_within_mindspore", REPLICAS, "parallel.data_parallel=8192 train.global_batch_size=8192", "up to 4096"),
+    Case(
+        "devices_within_mindspore", REPLICAS, "parallel.data_parallel=8192 train.global_batch_size=8192", "up to 4096"
+    ),
     # cutting
     Case("heads_over_model_parallel", HYBRID, "model.num_heads=9 model.num_kv_heads=9 model.head_dim=8", "9 % 2 = 1"),
-    Case("heads_over_model_parallel", TENSOR, "parallel.model_parallel=16", "8 % 16 = 8",
-         ("kv_heads_over_model_parallel",)),
+    Case(
+        "heads_over_model_parallel",
+        TENSOR,
+        "parallel.model_parallel=16",
+        "8 % 16 = 8",
+        ("kv_heads_over_model_parallel",),
+    ),
     Case("kv_heads_over_model_parallel", TENSOR, "model.num_kv_heads=2", "2 % 4 = 2"),
     Case("vocab_over_model_parallel", TENSOR, "model.vocab_size=1001", "1001 % 4 = 1"),
     Case("ffn_over_model_parallel", TENSOR, "model.ffn_size=130", "130 % 4 = 2"),
     Case("sequence_over_context_parallel", CONTEXT, "train.seq_length=130", "130 % 4 = 2"),
-    Case("tokens_over_sequence_parallel", TENSOR, "parallel.sequence_parallel=true train.seq_length=126", "126 % 4 = 2"),
-    Case("tokens_over_sequence_parallel", EXPERTS,
-         "parallel.data_parallel=2 parallel.model_parallel=4 parallel.sequence_parallel=true train.seq_length=126 train.micro_batch_size=2", "126 % 4 = 2"),
+    Case(
+        "tokens_over_sequence_parallel", TENSOR, "parallel.sequence_parallel=true train.seq_length=126", "126 % 4 = 2"
+    ),
+    Case(
+        "tokens_over_sequence_parallel",
+        EXPERTS,
+        "parallel.data_parallel=2 parallel.model_parallel=4 parallel.sequence_parallel=true train.seq_length=126",
+        "126 % 4 = 2",
+    ),
     Case("ulysses_heads", CONTEXT, "parallel.context_parallel_algo=ulysses model.num_kv_heads=2", "num_kv_heads is 2"),
-    Case("ring_needs_flash", CONTEXT, "parallel.context_parallel_algo=ring model.attention=plain", "attention is plain"),
-    Case("ring_needs_semi_auto", CONTEXT, "parallel.context_parallel_algo=ring parallel.mode=auto_parallel", "semi_auto_parallel only"),
+    Case(
+        "ring_needs_flash", CONTEXT, "parallel.context_parallel_algo=ring model.attention=plain", "attention is plain"
+    ),
+    Case(
+        "ring_needs_semi_auto",
+        CONTEXT,
+        "parallel.context_parallel_algo=ring parallel.mode=auto_parallel",
+        "semi_auto_parallel only",
+    ),
     Case("experts_over_expert_parallel", EXPERTS, "model.num_experts=6", "6 % 4 = 2"),
     Case("devices_over_expert_parallel", EXPERTS, "parallel.expert_parallel=8", "4 % 8 = 4"),
     # pipeline
@@ -169,7 +235,12 @@ CASES = [
     Case("virtual_stages_need_pipeline", TENSOR, "parallel.virtual_stages=2", "one stage", ()),
     Case("micro_batches_fill_pipeline", PIPELINE, "train.global_batch_size=3", "cannot fill 4 stages"),
     Case("micro_batches_fill_pipeline", PIPELINE, "train.micro_batch_size=8", "2 micro-batches"),
-    Case("micro_batches_fill_pipeline", PIPELINE, "train.global_batch_size=null parallel.micro_batch_num=1", "1 micro-batch a step"),
+    Case(
+        "micro_batches_fill_pipeline",
+        PIPELINE,
+        "train.global_batch_size=null parallel.micro_batch_num=1",
+        "1 micro-batch a step",
+    ),
     Case("tied_embeddings_without_pipeline", PIPELINE, "model.tie_embeddings=true", "LM head"),
     # batch
     Case("batch_is_stated", ONE, "train.global_batch_size=null", "Only micro_batch_size is stated"),
@@ -177,24 +248,46 @@ CASES = [
     Case("batch_is_stated", WORKERS, "train.micro_batch_size=null", "Only global_batch_size is stated"),
     Case("batch_comes_out", WORKERS, "train.global_batch_size=17", "17 % 8 = 1"),
     Case("batch_comes_out", HYBRID, "train.micro_batch_size=null parallel.micro_batch_num=3", "16 % 6 = 4"),
-    Case("batch_agrees", HYBRID, "parallel.micro_batch_num=4", "data_parallel 2 x micro_batch_size 1 x micro_batch_num 4 = 8"),
+    Case(
+        "batch_agrees",
+        HYBRID,
+        "parallel.micro_batch_num=4",
+        "data_parallel 2 x micro_batch_size 1 x micro_batch_num 4 = 8",
+    ),
     # optimizer shard
     Case("shard_needs_data_parallel", TENSOR, "parallel.optimizer_shard=true", "which is 1"),
     Case("shard_needs_operator_mode", WORKERS, "parallel.optimizer_shard=level2", "data_parallel does not use"),
-    Case("shard_size_within_data_parallel", REPLICAS, "parallel.optimizer_shard=true parallel.optimizer_shard_size=3", "4 % 3 = 1"),
-    Case("shard_size_within_data_parallel", REPLICAS, "parallel.optimizer_shard=true parallel.optimizer_shard_size=8", "4 % 8 = 4"),
+    Case(
+        "shard_size_within_data_parallel",
+        REPLICAS,
+        "parallel.optimizer_shard=true parallel.optimizer_shard_size=3",
+        "4 % 3 = 1",
+    ),
+    Case(
+        "shard_size_within_data_parallel",
+        REPLICAS,
+        "parallel.optimizer_shard=true parallel.optimizer_shard_size=8",
+        "4 % 8 = 4",
+    ),
     Case("shard_details_need_shard", REPLICAS, "parallel.optimizer_shard_size=2", "optimizer_shard is off"),
     Case("shard_details_need_shard", REPLICAS, "parallel.optimizer_shard_threshold_kib=0", "optimizer_shard is off"),
     # effect
-    Case("sequence_parallel_needs_model_parallel", REPLICAS, "parallel.sequence_parallel=true", "model_parallel, which is 1"),
+    Case(
+        "sequence_parallel_needs_model_parallel",
+        REPLICAS,
+        "parallel.sequence_parallel=true",
+        "model_parallel, which is 1",
+    ),
     Case("expert_parallel_needs_experts", REPLICAS, "parallel.expert_parallel=2", "no experts"),
     Case("expert_parallel_needs_engine", EXPERTS, "parallel.mode=data_parallel", "holds all experts"),
-    Case("context_algo_needs_context_parallel", REPLICAS, "parallel.context_parallel_algo=ulysses", "context_parallel 1"),
+    Case(
+        "context_algo_needs_context_parallel", REPLICAS, "parallel.context_parallel_algo=ulysses", "context_parallel 1"
+    ),
     Case("fusion_needs_gradient_sum", TENSOR, "parallel.comm_fusion=auto", "no gradients are summed"),
     Case("fusion_needs_gradient_sum", WORKERS, "parallel.comm_fusion=64", "data_parallel does not use it"),
     Case("overlap_needs_gradient_sum", PIPELINE, "parallel.overlap_gradients=true", "no gradients are summed"),
     Case("overlap_needs_gradient_sum", WORKERS, "parallel.overlap_gradients=true", "data_parallel does not use it"),
-]  # fmt: skip
+]
 
 
 def problems(text: str, overrides: str) -> list:

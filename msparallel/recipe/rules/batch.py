@@ -47,9 +47,9 @@ def batch_comes_out(recipe: Recipe) -> Iterator[Finding]:
         return
     total = train.global_batch_size
     if train.micro_batch_size is not None:
-        name, factor = "micro_batch_size", train.micro_batch_size
+        key, factor = MICRO, train.micro_batch_size
     elif count is not None:
-        name, factor = "micro_batch_num", count
+        key, factor = COUNT, count
     else:
         return
     unit = replicas * factor
@@ -58,11 +58,10 @@ def batch_comes_out(recipe: Recipe) -> Iterator[Finding]:
     stages = derive.degree(recipe, "pp") or 1
     yield Finding(
         key=TOTAL,
-        message=f"{total} sequences cannot be dealt out to data_parallel {replicas} x {name} {factor} = {unit} "
-        f"({total} % {unit} = {total % unit}).",
+        message=f"{total} sequences cannot be dealt out to data_parallel {replicas} x {key.partition('.')[2]} {factor} "
+        f"= {unit} ({total} % {unit} = {total % unit}).",
         tries=[
-            *({MICRO if name == "micro_batch_size" else COUNT: size} for size in nearby(factor, divisors(total // replicas))
-              if total % replicas == 0),
+            *({key: size} for size in nearby(factor, divisors(total // replicas)) if total % replicas == 0),
             *({TOTAL: number} for number in multiples_near(total, unit)),
             *({TOTAL: number} for number in multiples_near(total, unit * stages)),
             {COUNT: None},
@@ -81,7 +80,8 @@ def batch_agrees(recipe: Recipe) -> Iterator[Finding]:
         return
     yield Finding(
         key=COUNT,
-        message=f"data_parallel {replicas} x micro_batch_size {micro} x micro_batch_num {count} = {replicas * micro * count}, "
+        message=f"data_parallel {replicas} x micro_batch_size {micro} x micro_batch_num {count} = "
+        f"{replicas * micro * count}, "
         f"but global_batch_size is {total}. {total} / ({replicas} x {micro}) = {total // (replicas * micro)}; leave "
         "micro_batch_num out and it is derived.",
         tries=[{COUNT: total // (replicas * micro)}, {COUNT: None}, {TOTAL: replicas * micro * count}],

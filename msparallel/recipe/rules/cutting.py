@@ -139,7 +139,8 @@ def ulysses_heads(recipe: Recipe) -> Iterator[Finding]:
             continue
         yield Finding(
             key="parallel.context_parallel_algo",
-            message=f"ulysses spreads heads over model_parallel {grid.tp} x context_parallel {grid.cp} = {pieces} devices, "
+            message=f"ulysses spreads heads over model_parallel {grid.tp} x context_parallel {grid.cp} = {pieces} "
+            "devices, "
             f"but {name} is {count} ({count} % {pieces} = {count % pieces}). all_gather and ring keep heads whole.",
             tries=itertools.chain(
                 [{"parallel.context_parallel_algo": "all_gather"}],

@@ -20,7 +20,8 @@ def one_auto(recipe: Recipe) -> Iterator[Finding]:
     if len(automatic) > 1:
         yield Finding(
             key=f"parallel.{automatic[-1]}",
-            message=f"{' and '.join(automatic)} are `auto`; only one degree of a recipe can take what the others leave.",
+            message=f"{' and '.join(automatic)} are `auto`; only one degree of a recipe can take what the others "
+            "leave.",
             tries=({f"parallel.{key}": 1 for key in automatic if key != kept} for kept in automatic),
         )
 
@@ -37,7 +38,8 @@ def auto_needs_devices(recipe: Recipe) -> Iterator[Finding]:
         full = machine.devices_per_node if machine else 8
         yield Finding(
             key=key,
-            message="`auto` takes the devices that the other degrees leave, but the recipe does not say how many there are: "
+            message="`auto` takes the devices that the other degrees leave, but the recipe does not say how many "
+            "there are: "
             "state cluster.devices_per_node (and cluster.nodes).",
             tries=[
                 {"cluster.devices_per_node": full}, {"cluster.devices_per_node": product}, {key: 1},
@@ -48,7 +50,8 @@ def auto_needs_devices(recipe: Recipe) -> Iterator[Finding]:
         told = " x ".join(f"{name} {degree}" for name, degree in others.items() if degree > 1)
         yield Finding(
             key=key,
-            message=f"`auto` takes the devices that the other degrees leave, but {devices} devices are not divisible by "
+            message=f"`auto` takes the devices that the other degrees leave, but {devices} devices are not "
+            "divisible by "
             f"{told} = {product} ({devices} % {product} = {devices % product}).",
             tries=itertools.chain(
                 _degree_sets(recipe, devices),

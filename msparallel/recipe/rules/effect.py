@@ -10,8 +10,9 @@ from msparallel.recipe.rules.finding import Finding, without_effect
 from msparallel.recipe.rules.mode import OPERATOR_MODES
 
 TRAINING_KEYS = (
-    "parallel.micro_batch_num", "parallel.pipeline_schedule", "parallel.optimizer_shard", "parallel.optimizer_shard_size",
-    "parallel.optimizer_shard_threshold_kib", "parallel.recompute", "parallel.comm_fusion", "parallel.overlap_gradients",
+    "parallel.micro_batch_num", "parallel.pipeline_schedule", "parallel.optimizer_shard",
+    "parallel.optimizer_shard_size",     "parallel.optimizer_shard_threshold_kib", "parallel.recompute",
+    "parallel.comm_fusion", "parallel.overlap_gradients",
     "parallel.sequence_parallel",
 )  # fmt: skip
 """Keys of `parallel` that only training reads."""

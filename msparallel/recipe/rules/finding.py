@@ -69,8 +69,8 @@ def arithmetic(grid: Mesh) -> str:
 
 
 def degree_changes(recipe: Recipe, key: str, values: Iterable[int]) -> Iterator[Changes]:
-    """A degree set to each of the values: alone, and with another degree that keeps the number of devices; each also with
-    a batch that the new data_parallel divides."""
+    """A degree set to each of the values: alone, and with another degree that keeps the number of devices; each
+    also with a batch that the new data_parallel divides."""
     grid = derive.mesh(recipe)
     if grid is None:
         return

@@ -52,7 +52,8 @@ def loss_scale_needs_float16(recipe: Recipe) -> Iterator[Finding]:
         return
     yield Finding(
         key="train.loss_scale",
-        message=f"Without effect: {recipe.train.dtype} has the range that small gradients need. loss_scale belongs to float16.",
+        message=f"Without effect: {recipe.train.dtype} has the range that small gradients need. loss_scale belongs "
+        "to float16.",
         tries=[{"train.loss_scale": None}, {"train.dtype": "float16"}],
     )
 
@@ -63,7 +64,8 @@ def flash_needs_ascend(recipe: Recipe) -> Iterator[Finding]:
     if machine is not None and machine.target == "CPU" and derive.attention(recipe) == "flash":
         yield Finding(
             key="model.attention",
-            message="Flash attention is an Ascend kernel; this recipe's hardware is cpu. auto takes the plain form here.",
+            message="Flash attention is an Ascend kernel; this recipe's hardware is cpu. auto takes the plain "
+            "form here.",
             tries=[{"model.attention": "auto"}, {"model.attention": "auto", "parallel.context_parallel_algo": None}],
         )
 
@@ -78,7 +80,8 @@ def flash_needs_half_precision(recipe: Recipe) -> Iterator[Finding]:
     half = [dtype for dtype in ("bfloat16", "float16") if dtype in machine.dtypes]
     yield Finding(
         key="train.dtype" if recipe.stated("train.dtype") else "model.attention",
-        message="Flash attention (what attention auto means on Ascend) computes in float16 or bfloat16, but train.dtype is "
+        message="Flash attention (what attention auto means on Ascend) computes in float16 or bfloat16, but "
+        "train.dtype is "
         "float32.",
         tries=[*({"train.dtype": dtype} for dtype in half), {"model.attention": "plain"}],
     )

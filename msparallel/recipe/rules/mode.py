@@ -39,7 +39,8 @@ def replica_modes_are_data_parallel(recipe: Recipe) -> Iterator[Finding]:
     told = " and ".join(f"{key} {getattr(grid, derive.DEGREES[key])}" for key in others)
     yield Finding(
         key=f"parallel.{others[0]}",
-        message=f"In mode {mode} every device holds the whole model, but {told} would cut it. semi_auto_parallel does that.",
+        message=f"In mode {mode} every device holds the whole model, but {told} would cut it. semi_auto_parallel "
+        "does that.",
         tries=_modes(recipe, grid),
     )
 
@@ -52,7 +53,8 @@ def operator_modes_need_ascend(recipe: Recipe) -> Iterator[Finding]:
         return
     yield Finding(
         key=MODE if recipe.stated(MODE) else "cluster.hardware",
-        message=f"MindSpore runs {mode} on Ascend only (on CPU it stops with `Invalid backend: CPU`). Name the machine in "
+        message=f"MindSpore runs {mode} on Ascend only (on CPU it stops with `Invalid backend: CPU`). Name the "
+        "machine in "
         "cluster.hardware: validate, show and plan work without one. On this CPU mode data_parallel trains replicas.",
         tries=itertools.chain(
             ({"cluster.hardware": name} for name in ("atlas_800t_a2", "atlas_900_a3")),
@@ -117,7 +119,8 @@ def groups_fit_servers(recipe: Recipe) -> Iterator[Finding]:
             keys = [key for key, axis in derive.DEGREES.items() if axis in axes and getattr(grid, axis) > 1]
             yield Finding(
                 key=f"parallel.{keys[-1]}",
-                message=f"{arithmetic(grid)}: the ranks {shown} would be one group over {' x '.join(keys)}. Of a server's 8 devices "
+                message=f"{arithmetic(grid)}: the ranks {shown} would be one group over {' x '.join(keys)}. Of a "
+                "server's 8 devices "
                 "MindSpore groups 1, 2, 4 or all, the same on every server.",
                 tries=_regular_meshes(recipe, grid),
             )
@@ -191,7 +194,7 @@ def _regular_meshes(recipe: Recipe, grid: Mesh) -> Iterator[Changes]:
     odd = [key for key, axis in derive.DEGREES.items() if (degree := getattr(grid, axis)) & (degree - 1)]
     choices = [[1 << power for power in nearby_powers(getattr(grid, derive.DEGREES[key]))] for key in odd]
     for degrees in itertools.product(*choices):
-        changes = {f"parallel.{key}": degree for key, degree in zip(odd, degrees)}
+        changes = {f"parallel.{key}": degree for key, degree in zip(odd, degrees, strict=True)}
         yield from with_batch(recipe, changes)
     if len(odd) == 1:
         for degree in nearby(getattr(grid, derive.DEGREES[odd[0]]), divisors(4096)):

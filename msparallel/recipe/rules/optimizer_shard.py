@@ -24,7 +24,8 @@ def shard_needs_data_parallel(recipe: Recipe) -> Iterator[Finding]:
     parts = {SHARD: None, SIZE: None, THRESHOLD: None}
     yield Finding(
         key=SHARD,
-        message="Without effect: weights and optimizer state are cut over data_parallel, which is 1. Leave it out, or raise "
+        message="Without effect: weights and optimizer state are cut over data_parallel, which is 1. Leave it "
+        "out, or raise "
         "data_parallel.",
         tries=itertools.chain([parts], degree_changes(recipe, "parallel.data_parallel", [2, 4, 8])),
     )

@@ -40,8 +40,10 @@ def layers_over_stages(recipe: Recipe) -> Iterator[Finding]:
         message = f"{layers} layers are fewer than {told} groups; every stage needs at least one layer."
     else:
         shares = derive.equal_shares(layers, count)
-        message = (f"{layers} layers cannot be spread evenly over {told} ({layers} % {count} = {layers % count}). State "
-                   f"stage_layers, for example [{', '.join(map(str, shares))}], or change a degree.")  # fmt: skip
+        message = (
+            f"{layers} layers cannot be spread evenly over {told} ({layers} % {count} = {layers % count}). State "
+            f"stage_layers, for example [{', '.join(map(str, shares))}], or change a degree."
+        )
     yield Finding(
         key=STAGES, message=message, tries=itertools.chain(_stage_lists(layers, count), _fewer(recipe, layers))
     )
@@ -116,8 +118,10 @@ def micro_batches_fill_pipeline(recipe: Recipe) -> Iterator[Finding]:
     stated = recipe.parallel.micro_batch_num is not None
     yield Finding(
         key="parallel.micro_batch_num" if stated else "train.global_batch_size",
-        message=f"{count} micro-batch{'es' * (count > 1)} a step ({total} / (data_parallel {replicas} x micro_batch_size "
-        f"{micro})) cannot fill {stages} stages; at least {stages} are needed, 4 x {stages} keep the bubble below 20 %.",
+        message=f"{count} micro-batch{'es' * (count > 1)} a step ({total} / (data_parallel {replicas} x "
+        "micro_batch_size "
+        f"{micro})) cannot fill {stages} stages; at least {stages} are needed, 4 x {stages} keep the bubble below "
+        "20 %.",
         tries=itertools.chain(_more_micro_batches(recipe, replicas, micro, stages), _fewer(recipe, stages)),
     )
 
@@ -129,7 +133,8 @@ def tied_embeddings_without_pipeline(recipe: Recipe) -> Iterator[Finding]:
         return
     yield Finding(
         key=STAGES,
-        message=f"The LM head is the token embedding (tie_embeddings), but with {stages} stages one stands on the first "
+        message=f"The LM head is the token embedding (tie_embeddings), but with {stages} stages one stands on the "
+        "first "
         "stage and the other on the last.",
         tries=itertools.chain([{"model.tie_embeddings": False}], degree_changes(recipe, STAGES, [1])),
     )

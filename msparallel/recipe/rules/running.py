@@ -41,11 +41,12 @@ def serving_is_tensor_parallel(recipe: Recipe) -> Iterator[Finding]:
     ones = {f"parallel.{key}": 1 for key in others}
     yield Finding(
         key=f"parallel.{others[0]}",
-        message=f"Serving cuts the model over model_parallel only; {told} would be idle. More replicas are more servers.",
+        message=f"Serving cuts the model over model_parallel only; {told} would be idle. More replicas are more "
+        "servers.",
         tries=[
             ones, {**ones, "parallel.mode": "stand_alone"}, {**ones, "parallel.model_parallel": grid.size},
             {**ones, "parallel.mode": "stand_alone", "parallel.context_parallel_algo": None},
-            {**ones, "parallel.stage_layers": None, "parallel.virtual_stages": None, "parallel.context_parallel_algo": None},
+            {**ones, "parallel.stage_layers": None, "parallel.virtual_stages": None},
         ],
     )  # fmt: skip
 
@@ -89,7 +90,8 @@ def intervals_within_run(recipe: Recipe) -> Iterator[Finding]:
         if interval is not None and interval > steps:
             yield Finding(
                 key=f"train.{name}" if recipe.stated(f"train.{name}") else "train.steps",
-                message=f"Every {interval} steps is never: the run has {steps}. It ends with an evaluation and a checkpoint "
+                message=f"Every {interval} steps is never: the run has {steps}. It ends with an evaluation and a "
+                "checkpoint "
                 "anyway.",
                 tries=[{f"train.{name}": steps}, {f"train.{name}": None}],
             )

@@ -45,7 +45,8 @@ def shape_is_complete(recipe: Recipe) -> Iterator[Finding]:
         yield Finding(
             key=f"model.{absent[0]}",
             message=f"Without a preset the model needs {', '.join(needed)}; {', '.join(absent)} "
-            f"{'is' if len(absent) == 1 else 'are'} missing. State {'it' if len(absent) == 1 else 'them'}, or name a preset.",
+            f"{'is' if len(absent) == 1 else 'are'} missing. State {'it' if len(absent) == 1 else 'them'}, or name "
+            "a preset.",
             tries=[{"model.preset": "gpt_tiny"}],
         )
 
@@ -59,7 +60,8 @@ def hidden_over_heads(recipe: Recipe) -> Iterator[Finding]:
         return  # the preset has a head_dim of its own
     yield Finding(
         key="model.num_heads",
-        message=f"hidden_size {hidden} is not a multiple of num_heads {heads} ({hidden} % {heads} = {hidden % heads}), so "
+        message=f"hidden_size {hidden} is not a multiple of num_heads {heads} ({hidden} % {heads} = "
+        f"{hidden % heads}), so "
         "heads have no whole width. Change one of them, or state head_dim.",
         tries=[
             *({"model.num_heads": count} for count in nearby(heads, divisors(hidden))),
@@ -109,7 +111,8 @@ def vocab_holds_all_bytes(recipe: Recipe) -> Iterator[Finding]:
         return
     yield Finding(
         key="model.vocab_size",
-        message=f"{vocab} tokens are too few: the {recipe.data.tokenizer} tokenizer has 256 bytes and the end of text, at "
+        message=f"{vocab} tokens are too few: the {recipe.data.tokenizer} tokenizer has 256 bytes and the end of "
+        "text, at "
         f"least {BYTE_VOCAB}.",
         tries=({"model.vocab_size": size} for size in (BYTE_VOCAB, 264, 272, 320, 512, 1024, 4096)),
     )
@@ -135,7 +138,8 @@ def served_length_within_positions(recipe: Recipe) -> Iterator[Finding]:
         return
     yield Finding(
         key="serve.max_length",
-        message=f"{recipe.serve.max_length} tokens are more than the {positions} positions of the model (max_positions).",
+        message=f"{recipe.serve.max_length} tokens are more than the {positions} positions of the model "
+        "(max_positions).",
         tries=[{"serve.max_length": positions}, {"model.max_positions": recipe.serve.max_length}],
     )
 
@@ -195,7 +199,8 @@ def expert_settings_need_experts(recipe: Recipe) -> Iterator[Finding]:
         if getattr(recipe.model, name) is not None:
             yield Finding(
                 key=f"model.{name}",
-                message=f"Without effect: the model has no experts (num_experts {derive.number(recipe, 'num_experts')}). "
+                message="Without effect: the model has no experts (num_experts "
+                f"{derive.number(recipe, 'num_experts')}). "
                 "State num_experts, or leave the line out.",
                 tries=[{f"model.{name}": None}, {f"model.{key}": None for key in MOE_KEYS}],
             )
