@@ -1,4 +1,4 @@
-"""Writes docs/recipe_reference.md from the schema, the presets, the hardware profiles and the shipped recipes.
+"""Writes docs/recipe_reference.md from schema, presets, hardware profiles, rules and the shipped recipes.
 
 In: nothing. Out: the page, as text or as a file; tests/test_docs.py holds the file up to date.
 
@@ -20,6 +20,7 @@ from msparallel.hardware import hardware_names, load_hardware
 from msparallel.model.presets import PRESETS
 from msparallel.model.shape import ModelShape
 from msparallel.recipe.library import shipped_recipes
+from msparallel.recipe.rules import RULES
 from msparallel.recipe.schema import SECTIONS
 
 PAGE = Path(__file__).with_name("recipe_reference.md")
@@ -108,7 +109,7 @@ def first_uses() -> dict[str, str]:
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *_sections(), *_presets(), "", *_hardware()]) + "\n"
+    return "\n".join([HEAD, *_sections(), *_presets(), "", *_hardware(), "", *_rules()]) + "\n"
 
 
 def _sections() -> list[str]:
@@ -145,6 +146,13 @@ def _hardware() -> list[str]:
         memory, dtypes = f"{machine.memory_gib:g}" if machine.memory_gib else "the host's", ", ".join(machine.dtypes)
         lines.append(_row(f"`{machine.name}`", machine.chip, machine.devices_per_node, memory, dtypes))
     return lines
+
+
+def _rules() -> list[str]:
+    lines = ["## Rules", "",
+             "What `msparallel validate` checks beside types; `validate --json` names the rule of each problem.", "",
+             *_table_head("rule", "what must hold")]  # fmt: skip
+    return lines + [_row(f"`{rule.__name__}`", " ".join((rule.__doc__ or "").split())) for rule in RULES]
 
 
 def _table_head(*columns: str) -> list[str]:

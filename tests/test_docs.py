@@ -110,7 +110,9 @@ def check_run(command: str) -> None:
     recipes, overrides = split_overrides(word for word in given if isinstance(word, str) and word in words)
     for recipe in recipes:
         if recipe in shipped_recipes() or recipe.endswith(".yaml"):
-            load_recipe(recipe, overrides)
+            loaded = load_recipe(recipe, overrides)
+            several = verb == "run" and resolve(loaded).nodes > 1
+            assert not several or None not in (context.params["master_addr"], context.params["master_port"]), command
 
 
 class Shell:
