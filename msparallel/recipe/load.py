@@ -70,7 +70,8 @@ def find_recipe(source: str | os.PathLike[str]) -> Path:
     looks_like_path = os.sep in text or text.endswith((".yaml", ".yml")) or isinstance(source, os.PathLike)
     shipped = shipped_recipes()
     if not looks_like_path and text in shipped:
-        return shipped[text]
+        here, path = Path.cwd(), shipped[text]
+        return path.relative_to(here) if path.is_relative_to(here) else path
     if looks_like_path or os.path.isfile(text):
         return Path(text)
     close = closest_recipe(text)

@@ -24,7 +24,8 @@ ODD = [
     None, True, False, "auto", "on", "off", "3e-4", "", "1:30", "none", "true", "qwen3_8b", "atlas_900_a3", "ring",
     "ulysses", "level3", "flash", "float16", "dynamic", "semi_auto_parallel", "auto_parallel", "data_parallel",
     "hybrid_parallel", [], [1], [4, 4], [[1]], {}, {"a": 1}, -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 63, 64, 100,
-    4096, 4097, 10**6, 10**12, 10**30, 1.5, -0.5, 1e300, float("inf"), float("nan"), "\x00", "\ud7ff", "é", "a" * 300,
+    4096, 4097, 10**6,
+    10**12, 10**30, 10**400, 1.5, -0.5, 1e300, float("inf"), float("nan"), "\x00", "\ud7ff", "é", "a" * 300,
 ]  # fmt: skip
 SMALL = st.sampled_from([1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64])
 COUNT = 1000

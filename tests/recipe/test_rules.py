@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import pytest
 
 from msparallel.errors import RecipeError
+from msparallel.mesh import Mesh
 from msparallel.recipe.load import load_text
 from msparallel.recipe.rules import RULES
+from msparallel.recipe.rules.mode import _infeasible_group
 
 pytestmark = pytest.mark.pure
 
@@ -326,3 +329,45 @@ def test_every_rule_has_a_case_and_a_statement() -> None:
     for rule in RULES:
         statement = (rule.__doc__ or "").split("\n\n")[0]
         assert statement and statement.rstrip().endswith("."), rule.__name__
+
+
+# What MindSpore 2.9's own engine did with these on a simulated Ascend target: dp, cp, tp, pp -> compiled or
+# "Create communication group failed".
+OBSERVED = [
+    ((8, 1, 3, 1), False),
+    ((4, 1, 3, 2), False),
+    ((2, 1, 12, 1), False),
+    ((12, 1, 1, 2), False),
+    ((3, 1, 8, 1), True),
+    ((12, 1, 2, 1), True),
+    ((6, 1, 4, 1), True),
+    ((24, 1, 1, 1), True),
+    ((2, 1, 4, 3), True),
+    ((1, 1, 8, 3), True),
+    ((4, 1, 2, 6), True),
+    ((1, 1, 8, 5), True),
+    ((4, 1, 1, 6), True),
+]
+
+
+@pytest.mark.parametrize(("degrees", "compiles"), OBSERVED)
+def test_groups_that_mindspore_refuses(degrees: tuple[int, int, int, int], compiles: bool) -> None:
+    dp, cp, tp, pp = degrees
+    assert (_infeasible_group(Mesh(dp=dp, cp=cp, tp=tp, pp=pp)) is None) is compiles
+
+
+def test_powers_of_two_always_fit_servers() -> None:
+    powers = (1, 2, 4, 8, 16)
+    for dp, cp, tp, pp in itertools.product(powers, repeat=4):
+        mesh = Mesh(dp=dp, cp=cp, tp=tp, pp=pp)
+        if mesh.size in (1, 2, 4) or mesh.size % 8 == 0:
+            assert _infeasible_group(mesh) is None, mesh
+
+
+def test_many_devices_are_judged_quickly_enough_to_search() -> None:
+    """Thousands of devices in odd degrees still get their suggestion (a search over hundreds of candidates)."""
+    broken = (
+        "parallel.data_parallel=3 parallel.model_parallel=12 parallel.context_parallel=32 train.global_batch_size=48"
+    )
+    found = problems(CONTEXT, broken)
+    assert any(problem.rule == "groups_fit_servers" and problem.suggestion for problem in found)

@@ -42,7 +42,7 @@ Rule = Callable[[Recipe], Iterator[Finding]]
 
 def nearby(value: int, options: Iterable[int]) -> list[int]:
     """Options by their distance from a value as a ratio, the larger first where two are equally far."""
-    return sorted(set(options), key=lambda option: (abs(math.log(option / value)), -option))
+    return sorted(set(options), key=lambda option: (abs(math.log(option) - math.log(value)), -option))
 
 
 def divisors(number: int, limit: int = 4096) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 from msparallel.mesh import Mesh
@@ -112,19 +113,19 @@ def groups_fit_servers(recipe: Recipe) -> Iterator[Finding]:
         return
     if all(degree & (degree - 1) == 0 for degree in grid.shape):
         return  # powers of two always fit
-    for axes in (("tp",), ("cp",), ("dp",), ("cp", "tp"), ("dp", "cp"), ("dp", "cp", "tp")):
-        bad = next((group for group in grid.groups(*axes) if not _feasible(group)), None)
-        if bad is not None:
-            shown = ", ".join(map(str, bad[:8])) + (" ..." if len(bad) > 8 else "")
-            keys = [key for key, axis in derive.DEGREES.items() if axis in axes and getattr(grid, axis) > 1]
-            yield Finding(
-                key=f"parallel.{keys[-1]}",
-                message=f"{arithmetic(grid)}: the ranks {shown} would be one group over {' x '.join(keys)}. Of a "
-                "server's 8 devices "
-                "MindSpore groups 1, 2, 4 or all, the same on every server.",
-                tries=_regular_meshes(recipe, grid),
-            )
-            return
+    found = _infeasible_group(grid)
+    if found is None:
+        return
+    axes, ranks = found
+    shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
+    keys = [key for key, axis in derive.DEGREES.items() if axis in axes]
+    odd = [key for key in keys if (degree := getattr(grid, derive.DEGREES[key])) & (degree - 1)]
+    yield Finding(
+        key=f"parallel.{(odd or keys)[-1]}",
+        message=f"{arithmetic(grid)}: the ranks {shown} would be one group over {' x '.join(keys)}. Of a server's "
+        "8 devices MindSpore groups 1, 2, 4 or all, the same on every server.",
+        tries=_regular_meshes(recipe, grid),
+    )
 
 
 def search_mode_needs_auto(recipe: Recipe) -> Iterator[Finding]:
@@ -148,6 +149,20 @@ def strategy_files_need_engine(recipe: Recipe) -> Iterator[Finding]:
                 dict.fromkeys(files),
                 {MODE: "semi_auto_parallel"},
             )
+
+
+def _infeasible_group(grid: Mesh) -> tuple[tuple[str, ...], list[int]] | None:
+    """First group inside a stage that MindSpore cannot create on Ascend, with its axes."""
+    stage = grid.size // grid.pp
+    stages = min(grid.pp, math.lcm(stage, _SERVER) // stage)  # later stages lie on servers as these do
+    few = Mesh(pp=stages, dp=grid.dp, cp=grid.cp, tp=grid.tp)
+    inside = [axis for axis in ("tp", "cp", "dp") if getattr(grid, axis) > 1]
+    for count in range(1, len(inside) + 1):
+        for axes in itertools.combinations(inside, count):
+            for ranks in few.groups(*axes):
+                if not _feasible(ranks):
+                    return axes, ranks
+    return None
 
 
 def _feasible(group: list[int]) -> bool:
