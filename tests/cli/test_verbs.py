@@ -280,9 +280,16 @@ def test_interrupt_is_130_without_traceback(tmp_path: Path) -> None:
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
-    time.sleep(2)
+    writer = None
+    while writer is None and process.poll() is None:
+        try:
+            writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)  # fails until the command reads
+        except OSError:
+            time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=30)
+    if writer is not None:
+        os.close(writer)
     assert process.returncode == 130 and stdout == "" and "Traceback" not in stderr
 
 

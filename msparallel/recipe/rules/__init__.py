@@ -88,7 +88,7 @@ def _findings(recipe: Recipe) -> Iterator[tuple[Rule, Finding]]:
     for rule in RULES:
         try:
             for finding in rule(recipe):
-                recipe.problem(rule.__name__, finding.key, "")  # a finding about a refused value is no finding
+                recipe.value(finding.key)  # raises where the finding is about a refused value
                 yield rule, finding
         except BrokenValue:
             continue
