@@ -128,11 +128,12 @@ class Shell:
         if command == "echo $?":
             return f"{self.code}\n"
         verb = verb_of(command)
-        if verb in EXECUTED and not re.search(r"[|<>]", command):
+        printed = verb in EXECUTED or "--print-command" in command
+        if printed and not re.search(r"[|<>]", command):
             with _chdir(self.folder):
                 self.code, _, told = call([str(path) for word in shlex.split(command)[1:] for path in self._glob(word)])
             return told
-        if verb is not None and verb not in EXECUTED:
+        if verb is not None and not printed:
             with _chdir(self.folder):
                 check_run(command)
             return None
