@@ -8,13 +8,15 @@ import shlex
 import click
 
 
-@click.command(epilog="""\b
+@click.command(
+    epilog="""\b
 Examples:
   $ msparallel run quickstart
   $ msparallel run quickstart train.steps=400          goes on from the checkpoint
   $ msparallel run gpt_tiny_dp2_cpu                    two local workers
   $ msparallel run llama2_13b_dp8_tp4_pp2 --node-rank 3 --master-addr 10.0.0.1 --master-port 8118
-""")  # fmt: skip
+"""
+)
 @click.argument("recipe_name", metavar="RECIPE")
 @click.argument("overrides", metavar="[SECTION.KEY=VALUE...]", nargs=-1)
 @click.option("--fresh", is_flag=True, help="Start over: the old output is moved aside, not deleted.")
@@ -23,8 +25,16 @@ Examples:
 @click.option("--master-port", type=click.IntRange(1024, 65535), help="Port of machine 0. Left out: a free one.")
 @click.option("--print-command", is_flag=True, help="Only print the msrun command of this machine.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def command(recipe_name: str, overrides: tuple[str, ...], fresh: bool, node_rank: int | None, master_addr: str | None,
-            master_port: int | None, print_command: bool, as_json: bool) -> None:  # fmt: skip
+def command(
+    recipe_name: str,
+    overrides: tuple[str, ...],
+    fresh: bool,
+    node_rank: int | None,
+    master_addr: str | None,
+    master_port: int | None,
+    print_command: bool,
+    as_json: bool,
+) -> None:
     """Train RECIPE, or go on from its last checkpoint."""
     from msparallel.errors import UserError
     from msparallel.launch.devices import check_devices
@@ -38,12 +48,16 @@ def command(recipe_name: str, overrides: tuple[str, ...], fresh: bool, node_rank
         raise UserError(f"{plan.recipe.path}\n  The recipe has no `train` section: there is nothing to train.")
     several = plan.nodes > 1
     if several and not print_command and (node_rank is None or master_addr is None or master_port is None):
-        raise UserError(f"{plan.recipe.name} runs on {plan.nodes} machines. On each of them, with its own number:\n"
-                        f"  msparallel run {recipe_name} --node-rank 0..{plan.nodes - 1} --master-addr ADDRESS_OF_MACHINE_0 "
-                        f"--master-port 8118")  # fmt: skip
+        raise UserError(
+            f"{plan.recipe.name} runs on {plan.nodes} machines. On each of them, with its own number:\n"
+            f"  msparallel run {recipe_name} --node-rank 0..{plan.nodes - 1} --master-addr ADDRESS_OF_MACHINE_0 "
+            f"--master-port 8118"
+        )
     address, port = master_addr or "127.0.0.1", master_port
     if print_command:
-        click.echo(shlex.join(msrun_command(plan, node_rank=node_rank or 0, master_addr=address, master_port=port or 8118)))
+        click.echo(
+            shlex.join(msrun_command(plan, node_rank=node_rank or 0, master_addr=address, master_port=port or 8118))
+        )
         return
     check_devices(plan)
     if fresh and (aside := move_aside(plan)):

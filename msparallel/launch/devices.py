@@ -30,7 +30,9 @@ def check_devices(plan: Plan, dev: Path = Path("/dev")) -> None:
         return
     name, needed = plan.recipe.name, plan.devices_per_node
     number = f"only {found} {'is' if found == 1 else 'are'}" if found else "none is"
-    raise UserError(f"{name} needs {needed} x {plan.hardware.chip} on this machine and {number} here (no /dev/davinci{found}).\n"
-                    f"  Without them one can check it: `msparallel validate {plan.recipe.path}` (every rule), "
-                    f"`msparallel show {plan.recipe.path} --context` (what MindSpore is told).\n"
-                    f"  A recipe that trains on this processor: `msparallel run quickstart`.")  # fmt: skip
+    raise UserError(
+        f"{name} needs {needed} x {plan.hardware.chip} on this machine and {number} here (no /dev/davinci{found}).\n"
+        f"  Without them one can check it: `msparallel validate {plan.recipe.path}` (every rule), "
+        f"`msparallel show {plan.recipe.path} --context` (what MindSpore is told).\n"
+        f"  A recipe that trains on this processor: `msparallel run quickstart`."
+    )

@@ -1,7 +1,7 @@
 """Several processes for one run, through MindSpore's own `msrun`.
 
-In: a Plan. Out: `msrun_command`, the argument list (pure), and `launch`, which starts it, shows the progress of the rank
-that knows the loss, and says in one message why a run failed. Every worker writes `logs/worker_N.log` and
+In: a Plan. Out: `msrun_command`, the argument list (pure), and `launch`, which starts it, shows the progress of the
+rank that knows the loss, and says in one message why a run failed. Every worker writes `logs/worker_N.log` and
 `logs/rank_N.json` (its state: running, done, failed with a reason).
 Under msrun rank = node_rank x local_worker_num + i, and device = i.
 
@@ -36,8 +36,14 @@ GRACE_S = 5.0
 _PDEATHSIG = 1
 
 
-def msrun_command(plan: Plan, *, node_rank: int = 0, master_addr: str = "127.0.0.1", master_port: int = 8118,
-                  log_dir: str | Path | None = None) -> list[str]:  # fmt: skip
+def msrun_command(
+    plan: Plan,
+    *,
+    node_rank: int = 0,
+    master_addr: str = "127.0.0.1",
+    master_port: int = 8118,
+    log_dir: str | Path | None = None,
+) -> list[str]:
     """Argument list that starts this node's workers.
 
     Args:
@@ -49,21 +55,36 @@ def msrun_command(plan: Plan, *, node_rank: int = 0, master_addr: str = "127.0.0
         UserError: the plan has no such node.
     """
     if not 0 <= node_rank < plan.nodes:
-        raise UserError(f"--node-rank {node_rank}: {plan.recipe.name} has {plan.nodes} "
-                        f"node{'s' * (plan.nodes > 1)}, 0 to {plan.nodes - 1}.")  # fmt: skip
+        raise UserError(
+            f"--node-rank {node_rank}: {plan.recipe.name} has {plan.nodes} "
+            f"node{'s' * (plan.nodes > 1)}, 0 to {plan.nodes - 1}."
+        )
     return [
         "msrun",
-        "--worker_num", str(plan.world_size),
-        "--local_worker_num", str(plan.devices_per_node),
-        "--node_rank", str(node_rank),
-        "--master_addr", master_addr,
-        "--master_port", str(master_port),
-        "--cluster_time_out", str(CLUSTER_TIMEOUT_S),
-        "--log_dir", str(log_dir or logs_dir(plan)),
-        "--join", "True",
-        "--tail_worker_log", "-2",  # none: the launcher shows the one that matters
-        "python", "-m", "msparallel.launch.worker", plan.recipe.path, *plan.recipe.overrides,
-    ]  # fmt: skip
+        "--worker_num",
+        str(plan.world_size),
+        "--local_worker_num",
+        str(plan.devices_per_node),
+        "--node_rank",
+        str(node_rank),
+        "--master_addr",
+        master_addr,
+        "--master_port",
+        str(master_port),
+        "--cluster_time_out",
+        str(CLUSTER_TIMEOUT_S),
+        "--log_dir",
+        str(log_dir or logs_dir(plan)),
+        "--join",
+        "True",
+        "--tail_worker_log",
+        "-2",  # none: the launcher shows the one that matters
+        "python",
+        "-m",
+        "msparallel.launch.worker",
+        plan.recipe.path,
+        *plan.recipe.overrides,
+    ]
 
 
 def logs_dir(plan: Plan) -> Path:
@@ -85,11 +106,15 @@ def check_port(address: str, port: int) -> None:
         try:
             probe.bind((address, port))
         except OSError as error:
-            raise RunError(f"--master-port {port}: the scheduler cannot listen on {address}:{port} ({error.strerror}). "
-                           f"Leave --master-port out to have a free one chosen, or try --master-port {free_port()}.") from None
+            raise RunError(
+                f"--master-port {port}: the scheduler cannot listen on {address}:{port} ({error.strerror}). "
+                f"Leave --master-port out to have a free one chosen, or try --master-port {free_port()}."
+            ) from None
 
 
-def launch(plan: Plan, *, node_rank: int = 0, master_addr: str = "127.0.0.1", master_port: int | None = None) -> RunResult:
+def launch(
+    plan: Plan, *, node_rank: int = 0, master_addr: str = "127.0.0.1", master_port: int | None = None
+) -> RunResult:
     """Run this node's workers to their end; what is wrong with data or checkpoint is found before they start.
 
     Raises:
@@ -109,8 +134,15 @@ def launch(plan: Plan, *, node_rank: int = 0, master_addr: str = "127.0.0.1", ma
     local = range(node_rank * plan.devices_per_node, (node_rank + 1) * plan.devices_per_node)
     shown = reporting_rank(plan) if reporting_rank(plan) in local else local[0]
     with (logs / "msrun.log").open("wb") as output:
-        process = subprocess.Popen(_resolved(command), stdout=output, stderr=subprocess.STDOUT, env=_environment(plan),
-                                   stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_parent)  # fmt: skip
+        process = subprocess.Popen(
+            _resolved(command),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=_environment(plan),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
     follower = _Follower(logs / f"worker_{shown}.log")
     terminated = _raise_on_sigterm()
     try:
@@ -130,9 +162,13 @@ def launch(plan: Plan, *, node_rank: int = 0, master_addr: str = "127.0.0.1", ma
         raise _failed(plan, failure, logs)
     if process.returncode or not all(state.done for state in states):
         text = _last_lines(logs / f"worker_{shown}.log") or _last_lines(logs / "msrun.log")
-        raise RunError(f"msrun ended with code {process.returncode} before its workers were done.\n{text}\n  Logs: {logs}")
+        raise RunError(
+            f"msrun ended with code {process.returncode} before its workers were done.\n{text}\n  Logs: {logs}"
+        )
     if reporting_rank(plan) not in local:
-        return RunResult(world_size=plan.world_size, losses=[], eval_losses=[], tokens_per_s=0.0, checkpoint="", resumed_from=None)
+        return RunResult(
+            world_size=plan.world_size, losses=[], eval_losses=[], tokens_per_s=0.0, checkpoint="", resumed_from=None
+        )
     return RunResult(**json.loads((logs / "result.json").read_text(encoding="utf-8")))
 
 
@@ -146,8 +182,10 @@ def _failed(plan: Plan, failure: WorkerState, logs: Path) -> UserError:
     killed = _signal_in(logs / "msrun.log", failure.pid)
     how = f"was killed by {killed}" if killed else "ended without a word"
     hint = " The kernel does that when memory runs out: see `dmesg`." if killed == "SIGKILL" else ""
-    return RunError(f"Rank {failure.rank} of {plan.world_size} {how}.{hint} The other workers were stopped. Run again to go on "
-                    f"from the last checkpoint.\n{_last_lines(log)}\n  Log: {log}")  # fmt: skip
+    return RunError(
+        f"Rank {failure.rank} of {plan.world_size} {how}.{hint} The other workers were stopped. Run again to go on "
+        f"from the last checkpoint.\n{_last_lines(log)}\n  Log: {log}"
+    )
 
 
 def _signal_in(msrun_log: Path, pid: int) -> str:
@@ -190,14 +228,19 @@ def _clear(logs: Path) -> None:
             for path in logs.glob(pattern):
                 path.unlink()
     except OSError as error:
-        raise RunError(f"{logs}\n  The logs cannot be written: {error}. Set train.output_dir to another place.") from error
+        raise RunError(
+            f"{logs}\n  The logs cannot be written: {error}. Set train.output_dir to another place."
+        ) from error
 
 
 def _environment(plan: Plan) -> dict[str, str]:
     """This Python first on the path, since msrun calls `python`; and the cores shared out among the workers."""
     package = str(Path(__file__).resolve().parents[2])
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-                   "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}  # fmt: skip
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
+    }
     if plan.hardware.target == "CPU":
         cores = len(os.sched_getaffinity(0))
         environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // plan.devices_per_node)))

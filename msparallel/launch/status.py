@@ -58,7 +58,9 @@ class WorkerStatus:
         self._write("failed", text, exit_code)
 
     def _write(self, state: Literal["running", "done", "failed"], text: str = "", exit_code: int = 0) -> None:
-        value = WorkerState(rank=self._rank, pid=os.getpid(), state=state, time=time.time(), text=text, exit_code=exit_code)
+        value = WorkerState(
+            rank=self._rank, pid=os.getpid(), state=state, time=time.time(), text=text, exit_code=exit_code
+        )
         partial = self._path.with_suffix(".partial")
         partial.write_text(json.dumps(asdict(value)), encoding="utf-8")
         partial.replace(self._path)

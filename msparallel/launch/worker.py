@@ -1,7 +1,7 @@
 """One process of a run that msrun started: `python -m msparallel.launch.worker RECIPE [section.key=value ...]`.
 
-In: MindSpore's variables MS_ROLE and RANK_ID, the recipe. Out: the run, `logs/rank_N.json`, and from the rank that knows
-the loss `logs/result.json`. msrun starts the same command once more as its scheduler.
+In: MindSpore's variables MS_ROLE and RANK_ID, the recipe. Out: the run, `logs/rank_N.json`, and from the rank that
+knows the loss `logs/result.json`. msrun starts the same command once more as its scheduler.
 """
 
 from __future__ import annotations

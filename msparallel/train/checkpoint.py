@@ -92,18 +92,35 @@ class CheckpointStore:
         keep: newest checkpoints that stay.
         rank, ranks: this process among those that hold different slices; ranks 0 means that one copy holds everything
             and this process writes it.
-        barrier: returns when all ranks have called it.
+        barrier: returns when all ranks have called it; None where this process is the only writer.
         notice: takes one line for the person at the terminal.
     """
 
-    def __init__(self, root: Path, *, keep: int = 2, rank: int = 0, ranks: int = 0,
-                 barrier: Callable[[], None] = lambda: None, notice: Callable[[str], None] = print):  # fmt: skip
+    def __init__(
+        self,
+        root: Path,
+        *,
+        keep: int = 2,
+        rank: int = 0,
+        ranks: int = 0,
+        barrier: Callable[[], None] | None = None,
+        notice: Callable[[str], None] = print,
+    ):
         self.root, self.keep = root, keep
         self.rank, self.ranks = rank, ranks
-        self._barrier, self._notice = barrier, notice
+        self._barrier, self._notice = barrier or (lambda: None), notice
 
-    def write(self, step: int, kinds: Mapping[str, Arrays], state: Mapping[str, Any],
-              slices: Mapping[str, Slice] | None = None) -> Path:  # fmt: skip
+    def path(self, step: int) -> Path:
+        """Where the checkpoint of a step is or will be."""
+        return self.root / f"step_{step:06d}"
+
+    def write(
+        self,
+        step: int,
+        kinds: Mapping[str, Arrays],
+        state: Mapping[str, Any],
+        slices: Mapping[str, Slice] | None = None,
+    ) -> Path:
         """Write `step_NNNNNN` and remove the ones that are too old. Returns its path.
 
         Args:
@@ -113,7 +130,8 @@ class CheckpointStore:
         Raises:
             RunError: no space or no permission; the checkpoints that were there are untouched.
         """
-        final, partial = self.root / f"step_{step:06d}", self.root / f"step_{step:06d}.partial"
+        final = self.path(step)
+        partial = final.with_name(f"{final.name}.partial")
         if self.rank == 0:
             self._prepare(partial, sum(array.nbytes for arrays in kinds.values() for array in arrays.values()))
         self._barrier()
@@ -168,11 +186,16 @@ class CheckpointStore:
             _sync(path)
             files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
             for name, array in arrays.items():
-                part = slices.get(name) or Slice(shape=array.shape, bounds=tuple((0, n) for n in array.shape),
-                                                 cut_by=((),) * array.ndim)  # fmt: skip
-                parameters[name] = {"file": path.name, "dtype": str(array.dtype), "shape": list(part.shape),
-                                    "slice": [list(bound) for bound in part.bounds],
-                                    "cut_by": [list(axes) for axes in part.cut_by]}  # fmt: skip
+                part = slices.get(name) or Slice(
+                    shape=array.shape, bounds=tuple((0, n) for n in array.shape), cut_by=((),) * array.ndim
+                )
+                parameters[name] = {
+                    "file": path.name,
+                    "dtype": str(array.dtype),
+                    "shape": list(part.shape),
+                    "slice": [list(bound) for bound in part.bounds],
+                    "cut_by": [list(axes) for axes in part.cut_by],
+                }
         return {"files": files, "parameters": parameters}
 
     def _publish(self, partial: Path, final: Path) -> None:
@@ -197,8 +220,10 @@ class CheckpointStore:
         if head.get("format") != FORMAT or not isinstance(head.get("version"), int):
             raise Damaged(f"state.json is not of the format {FORMAT}.")
         if head["version"] > VERSION:
-            raise UserError(f"{path}\n  The checkpoint has format version {head['version']}; this msparallel reads up to "
-                            f"{VERSION}. Use the msparallel that wrote it, or `--fresh` to start over.")  # fmt: skip
+            raise UserError(
+                f"{path}\n  The checkpoint has format version {head['version']}; this msparallel reads up to "
+                f"{VERSION}. Use the msparallel that wrote it, or `--fresh` to start over."
+            )
         missing = [key for key in ("step", "state", "ranks", "files", "parameters") if key not in head]
         if missing:
             raise Damaged(f"state.json has no {', '.join(missing)}.")
@@ -207,8 +232,14 @@ class CheckpointStore:
         described = _read_json(mine / "slices.json") if head["ranks"] else head
         for folder in folders:  # every rank looks at all files, so that all choose the same checkpoint
             _check_files(folder, _read_json(folder / "slices.json") if head["ranks"] else head, hashes=folder == mine)
-        return Checkpoint(path=path, step=head["step"], state=head["state"], ranks=head["ranks"],
-                          parameters=described["parameters"], folder=mine)  # fmt: skip
+        return Checkpoint(
+            path=path,
+            step=head["step"],
+            state=head["state"],
+            ranks=head["ranks"],
+            parameters=described["parameters"],
+            folder=mine,
+        )
 
 
 def export_safetensors(checkpoint: Checkpoint, target: Path) -> Path:
@@ -245,8 +276,10 @@ def _check_files(folder: Path, described: Mapping[str, Any], *, hashes: bool) ->
             raise Damaged(f"{name} has {path.stat().st_size:,} bytes instead of {expected['bytes']:,}.")
         if hashes and _sha256(path) != expected["sha256"]:
             if folder.name.startswith("rank_"):  # only this rank knows, so the others would choose another checkpoint
-                raise UserError(f"{path}\n  The slice has another content than when it was written (sha256 differs). Move "
-                                f"{folder.parent} away to go on from the checkpoint before it.")  # fmt: skip
+                raise UserError(
+                    f"{path}\n  The slice has another content than when it was written (sha256 differs). Move "
+                    f"{folder.parent} away to go on from the checkpoint before it."
+                )
             raise Damaged(f"{name} has another content than when it was written (sha256 differs).")
 
 
@@ -257,9 +290,11 @@ def _cannot_write(root: Path, needed: int, error: Exception) -> RunError:
         existing = next(path for path in (root, *root.parents) if path.exists())
         free = shutil.disk_usage(existing).free
         limit = " A file may not grow that large here (ulimit -f)." if number == errno.EFBIG else ""
-        return RunError(f"{root}\n  No space for the checkpoint: it takes {needed:,} bytes and {free:,} are free.{limit} "
-                        f"Earlier checkpoints are untouched. Free some space or set train.output_dir to another disk, "
-                        f"then run again: it goes on from the last checkpoint.")  # fmt: skip
+        return RunError(
+            f"{root}\n  No space for the checkpoint: it takes {needed:,} bytes and {free:,} are free.{limit} "
+            f"Earlier checkpoints are untouched. Free some space or set train.output_dir to another disk, "
+            f"then run again: it goes on from the last checkpoint."
+        )
     return RunError(f"{root}\n  The checkpoint cannot be written: {error}. Earlier checkpoints are untouched.")
 
 

@@ -33,7 +33,7 @@ def draw_curve(
         mean = np.convolve(values, np.ones(window) / window, mode="valid")
         axes.plot(steps[window - 1 :], mean, color="tab:blue", label=f"mean of {window} steps")
     if evaluations:
-        axes.plot(*zip(*evaluations), "o-", color="tab:orange", label="evaluation loss")
+        axes.plot(*zip(*evaluations, strict=True), "o-", color="tab:orange", label="evaluation loss")
     axes.set(xlabel="optimizer step", ylabel="cross entropy (nats a token)", title=title)
     axes.grid(alpha=0.3)
     axes.legend()

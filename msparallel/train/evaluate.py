@@ -1,9 +1,9 @@
 """Evaluation loss of the held-out split, and the text sample.
 
-In: a model, batches, a tokenizer. Out: mean cross entropy in nats a token (without a mixture of experts' auxiliary
-loss), and a continuation of a prompt.
+In: a model, this rank's part of the evaluation, a tokenizer. Out: mean cross entropy in nats a token (without a mixture
+of experts' auxiliary loss), and a continuation of a prompt.
 
->>> Evaluation(model, batches)()
+>>> Evaluation(model, feed.evaluation())()
 8.32
 """
 
@@ -15,15 +15,9 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from msparallel.data.batch import Batch
 from msparallel.data.tokenizer import Tokenizer
 from msparallel.model.transformer import TrainingModel
-
-
-def model_inputs(batch: Batch, valid_tokens: int) -> tuple[Tensor, ...]:
-    """Inputs of TrainingModel [B, S]; the loss weights are 1 / valid_tokens where a label counts, otherwise 0."""
-    weights = batch.loss_mask / np.float32(valid_tokens)
-    return tuple(map(Tensor, (batch.input_ids, batch.labels, weights, batch.position_ids, batch.segment_ids)))
+from msparallel.train.feed import Inputs
 
 
 class CrossEntropyOnly(nn.Cell):
@@ -48,18 +42,17 @@ class _SumOverRanks(nn.Cell):
 
 
 class Evaluation:
-    """The evaluation of a run: the same batches each time.
+    """The evaluation of a run: the same sequences each time.
 
     Args:
-        batches: of the whole evaluation, the same on all ranks.
-        rank, ranks: this process among those that hold the whole model; each takes every ranks-th batch.
+        inputs: this rank's part.
+        add_over_ranks: whether other ranks have other parts.
     """
 
-    def __init__(self, model: TrainingModel, batches: Sequence[Batch], *, rank: int = 0, ranks: int = 1):
-        valid = sum(batch.valid_tokens for batch in batches)
-        self._inputs = [model_inputs(batch, valid) for batch in batches[rank::ranks]]
+    def __init__(self, model: TrainingModel, inputs: Sequence[Inputs], *, add_over_ranks: bool = False):
+        self._inputs = inputs
         self._loss = CrossEntropyOnly(model).set_train(False)
-        self._add = _SumOverRanks() if ranks > 1 else None
+        self._add = _SumOverRanks() if add_over_ranks else None
 
     def __call__(self) -> float:
         """Mean cross entropy."""
@@ -81,8 +74,17 @@ class _NextLogits(nn.Cell):
         return ops.gather(logits, position, 0)
 
 
-def sample_text(model: TrainingModel, tokenizer: Tokenizer, *, prompt: str, tokens: int, seq_length: int, vocab_size: int,
-                seed: int, temperature: float = 0.8) -> str:  # fmt: skip
+def sample_text(
+    model: TrainingModel,
+    tokenizer: Tokenizer,
+    *,
+    prompt: str,
+    tokens: int,
+    seq_length: int,
+    vocab_size: int,
+    seed: int,
+    temperature: float = 0.8,
+) -> str:
     """Continue a prompt by up to `tokens` tokens; ends early at the end-of-text token. Returns prompt and continuation.
 
     Every token is a forward pass of the whole sequence: meant for a first look, `generate` is the fast way.
@@ -95,10 +97,8 @@ def sample_text(model: TrainingModel, tokenizer: Tokenizer, *, prompt: str, toke
     start = len(ids)
     random = np.random.Generator(np.random.PCG64(seed))
     forward = _NextLogits(model).set_train(False)
-    positions, segment = (
-        Tensor(np.arange(seq_length, dtype=np.int32)[None]),
-        Tensor(np.zeros((1, seq_length), np.int32)),
-    )
+    positions = Tensor(np.arange(seq_length, dtype=np.int32)[None])
+    segment = Tensor(np.zeros((1, seq_length), np.int32))
     while len(ids) < min(seq_length, start + tokens):
         row = np.zeros((1, seq_length), np.int32)
         row[0, : len(ids)] = ids

@@ -97,8 +97,10 @@ def read_records(path: Path) -> list[dict[str, Any]]:
             records.append(json.loads(line))
         except ValueError as error:
             if number < len(lines):
-                raise RunError(f"{path}:{number}\n  The line is not JSON ({error}). Move the log away; the run goes on without "
-                               f"its earlier losses.") from error  # fmt: skip
+                raise RunError(
+                    f"{path}:{number}\n  The line is not JSON ({error}). Move the log away; the run goes on without "
+                    f"its earlier losses."
+                ) from error
     return records
 
 

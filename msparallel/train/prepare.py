@@ -37,9 +37,16 @@ def prepare(plan: Plan, checkpoint: Checkpoint | None) -> Prepared:
     recipe, train = plan.recipe, plan.recipe.train
     assert train is not None, "only recipes with a train section are trained"
     changes = check_matches(checkpoint, plan) if checkpoint else []
-    data = open_dataset(source=recipe.data.corpus, tokenizer=recipe.data.tokenizer, vocab_size=plan.shape.vocab_size,
-                        seq_length=train.seq_length, seed=train.seed, eval_fraction=recipe.data.eval_fraction,
-                        cache_dir=recipe.data.cache_dir, text_field=recipe.data.text_field or "text")  # fmt: skip
+    data = open_dataset(
+        source=recipe.data.corpus,
+        tokenizer=recipe.data.tokenizer,
+        vocab_size=plan.shape.vocab_size,
+        seq_length=train.seq_length,
+        seed=train.seed,
+        eval_fraction=recipe.data.eval_fraction,
+        cache_dir=recipe.data.cache_dir,
+        text_field=recipe.data.text_field or "text",
+    )
     loader = data.train_loader(global_batch_size=plan.global_batch_size)
     if checkpoint:
         check_data(checkpoint, data.fingerprint)
@@ -54,7 +61,12 @@ def finished(plan: Plan, checkpoint: Checkpoint | None) -> RunResult | None:
         return None
     check_matches(checkpoint, plan)
     records = [r for r in read_records(run_dir(plan) / "log.jsonl") if r.get("step", 0) <= checkpoint.step]
-    return RunResult(world_size=plan.world_size, losses=losses_of(records, checkpoint.step),
-                     eval_losses=[{"step": step, "loss": loss} for step, loss in evaluations_of(records)],
-                     tokens_per_s=0.0, checkpoint=str(checkpoint.path), resumed_from=checkpoint.step,
-                     finished_before=True)  # fmt: skip
+    return RunResult(
+        world_size=plan.world_size,
+        losses=losses_of(records, checkpoint.step),
+        eval_losses=[{"step": step, "loss": loss} for step, loss in evaluations_of(records)],
+        tokens_per_s=0.0,
+        checkpoint=str(checkpoint.path),
+        resumed_from=checkpoint.step,
+        finished_before=True,
+    )

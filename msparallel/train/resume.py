@@ -24,9 +24,20 @@ from msparallel.train.checkpoint import Checkpoint
 if TYPE_CHECKING:
     from mindspore import Parameter
 
-CUTTING = ("mode", "data_parallel", "model_parallel", "pipeline_stages", "context_parallel", "expert_parallel",
-           "virtual_stages", "stage_layers", "optimizer_shard", "optimizer_shard_size", "optimizer_shard_threshold_kib",
-           "vocab_parallel")  # fmt: skip
+CUTTING = (
+    "mode",
+    "data_parallel",
+    "model_parallel",
+    "pipeline_stages",
+    "context_parallel",
+    "expert_parallel",
+    "virtual_stages",
+    "stage_layers",
+    "optimizer_shard",
+    "optimizer_shard_size",
+    "optimizer_shard_threshold_kib",
+    "vocab_parallel",
+)
 """Keys of `parallel` that decide which rank holds which slice."""
 
 
@@ -35,22 +46,34 @@ def identity(plan: Plan) -> dict[str, Any]:
     train = plan.recipe.train
     assert train is not None, "only recipes with a train section are trained"
     model = {f"model.{key}": value for key, value in asdict(plan.shape).items()}
-    return {**model, "train.seed": train.seed, "train.seq_length": train.seq_length, "train.dtype": train.dtype,
-            "train.global_batch_size": plan.global_batch_size}  # fmt: skip
+    return {
+        **model,
+        "train.seed": train.seed,
+        "train.seq_length": train.seq_length,
+        "train.dtype": train.dtype,
+        "train.global_batch_size": plan.global_batch_size,
+    }
 
 
 def free_choices(plan: Plan) -> dict[str, Any]:
     """What may change from one part of a run to the next."""
     train = plan.recipe.train
     assert train is not None, "only recipes with a train section are trained"
-    return {**{f"optimizer.{key}": value for key, value in plan.recipe.optimizer.model_dump().items()},
-            "train.steps": train.steps}  # fmt: skip
+    return {
+        **{f"optimizer.{key}": value for key, value in plan.recipe.optimizer.model_dump().items()},
+        "train.steps": train.steps,
+    }
 
 
 def cutting(plan: Plan) -> dict[str, Any]:
     """What decides which rank holds what."""
-    resolved = {"data_parallel": plan.mesh.dp, "model_parallel": plan.mesh.tp, "pipeline_stages": plan.mesh.pp,
-                "context_parallel": plan.mesh.cp, "stage_layers": list(plan.stage_layers)}  # fmt: skip
+    resolved = {
+        "data_parallel": plan.mesh.dp,
+        "model_parallel": plan.mesh.tp,
+        "pipeline_stages": plan.mesh.pp,
+        "context_parallel": plan.mesh.cp,
+        "stage_layers": list(plan.stage_layers),
+    }
     return {f"parallel.{key}": resolved.get(key, getattr(plan.recipe.parallel, key)) for key in CUTTING}
 
 
@@ -59,16 +82,20 @@ def check_matches(checkpoint: Checkpoint, plan: Plan) -> list[str]:
     stored = checkpoint.state
     different = _differences(stored["identity"], identity(plan))
     if different:
-        raise UserError(f"{checkpoint.path}\n  The checkpoint is of another run than the recipe describes:\n"
-                        + "\n".join(f"    {line}" for line in different)
-                        + "\n  Set these back to go on, or start over with `--fresh` (the old output is moved aside, not "
-                          "deleted), or set another train.output_dir.")  # fmt: skip
+        raise UserError(
+            f"{checkpoint.path}\n  The checkpoint is of another run than the recipe describes:\n"
+            + "\n".join(f"    {line}" for line in different)
+            + "\n  Set these back to go on, or start over with `--fresh` (the old output is moved aside, not "
+            "deleted), or set another train.output_dir."
+        )
     changed = _differences(stored["cutting"], cutting(plan))
     if (checkpoint.ranks or plan.shards) and (changed or checkpoint.ranks != plan.world_size):
-        raise UserError(f"{checkpoint.path}\n  {checkpoint.ranks or 'One copy, not'} ranks hold slices of this checkpoint; the "
-                        f"recipe's {plan.world_size} cut it in another way:\n"
-                        + "\n".join(f"    {line}" for line in changed or ["parallel.mode"])
-                        + "\n  Go on with the plan that wrote it.")  # fmt: skip
+        raise UserError(
+            f"{checkpoint.path}\n  {checkpoint.ranks or 'One copy, not'} ranks hold slices of this checkpoint; the "
+            f"recipe's {plan.world_size} cut it in another way:\n"
+            + "\n".join(f"    {line}" for line in changed or ["parallel.mode"])
+            + "\n  Go on with the plan that wrote it."
+        )
     return _differences(stored["free"], free_choices(plan)) + changed
 
 
@@ -78,9 +105,11 @@ def check_data(checkpoint: Checkpoint, fingerprint: str) -> None:
     if stored != fingerprint:
         before, after = (dict(part.split("=", 1) for part in text.split()) for text in (stored, fingerprint))
         lines = _differences(before, after)
-        raise UserError(f"{checkpoint.path}\n  The checkpoint was trained on other data:\n"
-                        + "\n".join(f"    {line}" for line in lines)
-                        + "\n  Restore the data to go on, or start over with `--fresh`.")  # fmt: skip
+        raise UserError(
+            f"{checkpoint.path}\n  The checkpoint was trained on other data:\n"
+            + "\n".join(f"    {line}" for line in lines)
+            + "\n  Restore the data to go on, or start over with `--fresh`."
+        )
 
 
 def restore(checkpoint: Checkpoint, weights: Iterable[Parameter], state: Iterable[Parameter]) -> None:
@@ -96,12 +125,16 @@ def restore(checkpoint: Checkpoint, weights: Iterable[Parameter], state: Iterabl
             array = arrays.get(parameter.name)
             if array is None or array.shape != tuple(parameter.shape):
                 found = "absent" if array is None else f"{array.shape} {array.dtype}"
-                raise UserError(f"{checkpoint.folder / kind}.safetensors\n  {parameter.name} is {found}; the model has "
-                                f"{tuple(parameter.shape)} {parameter.dtype}.")  # fmt: skip
+                raise UserError(
+                    f"{checkpoint.folder / kind}.safetensors\n  {parameter.name} is {found}; the model has "
+                    f"{tuple(parameter.shape)} {parameter.dtype}."
+                )
             parameter.set_data(Tensor(array))
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    return [f"{key}: {before.get(key)} in the checkpoint, {after.get(key)} now"
-            for key in [*after, *(key for key in before if key not in after)]
-            if before.get(key) != after.get(key)]  # fmt: skip
+    return [
+        f"{key}: {before.get(key)} in the checkpoint, {after.get(key)} now"
+        for key in [*after, *(key for key in before if key not in after)]
+        if before.get(key) != after.get(key)
+    ]

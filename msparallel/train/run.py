@@ -60,8 +60,13 @@ def run_dir(plan: Plan) -> Path:
 def store(plan: Plan, **options: Any) -> CheckpointStore:
     """The run's checkpoints."""
     assert plan.recipe.train is not None, "only recipes with a train section are trained"
-    return CheckpointStore(run_dir(plan) / "checkpoints", keep=plan.recipe.train.keep_checkpoints,
-                           ranks=plan.world_size if plan.shards else 0, notice=notice, **options)  # fmt: skip
+    return CheckpointStore(
+        run_dir(plan) / "checkpoints",
+        keep=plan.recipe.train.keep_checkpoints,
+        ranks=plan.world_size if plan.shards else 0,
+        notice=notice,
+        **options,
+    )
 
 
 def notice(text: str) -> None:
@@ -115,7 +120,7 @@ def run_recipe(plan: Plan, rank: int = 0) -> RunResult:
     checkpoint = store(plan).newest()
     if done := finished(plan, checkpoint):
         return done
-    # What MindSpore is to read before it is loaded: no warnings for its developers, dumps of a failed compilation with ours.
+    # Read by MindSpore when it is loaded: no warnings for its developers; dumps of a failed compilation beside our logs.
     os.environ.setdefault("GLOG_v", "3")
     os.environ.setdefault("MS_OM_PATH", str(run_dir(plan) / "logs"))
     prepared = prepare(plan, checkpoint)  # what is wrong with the data is said before MindSpore is loaded
@@ -139,14 +144,23 @@ def closing_text(plan: Plan, result: RunResult) -> str:
         lines += ["Sample:", *(f"  | {line}" for line in result.sample.splitlines()), ""]
     if result.eval_losses:
         first, last = result.eval_losses[0], result.eval_losses[-1]
-        lines.append(f"Evaluation loss {first['loss']:.3f} (step {first['step']}) -> {last['loss']:.3f} (step {last['step']}), "
-                     f"perplexity {perplexity(first['loss']):,.0f} -> {perplexity(last['loss']):,.1f}")  # fmt: skip
+        lines.append(
+            f"Evaluation loss {first['loss']:.3f} (step {first['step']}) -> {last['loss']:.3f} (step {last['step']}), "
+            f"perplexity {perplexity(first['loss']):,.0f} -> {perplexity(last['loss']):,.1f}"
+        )
     if result.tokens_per_s:
-        lines.append(f"Speed           {result.tokens_per_s:,.0f} tokens/s on {result.world_size} "
-                     f"{'device' if result.world_size == 1 else 'devices'}")  # fmt: skip
-    lines += [f"Loss curve      {folder / 'loss.png'}", f"Log             {folder / 'log.jsonl'}",
-              f"Checkpoint      {result.checkpoint}", "", "Next:",
-              f"  {again} train.steps={more}    goes on from the checkpoint",
-              f"  {again} --fresh    starts over (this output is moved aside)",
-              f"  msparallel show {name} --context    what the recipe tells MindSpore"]  # fmt: skip
+        lines.append(
+            f"Speed           {result.tokens_per_s:,.0f} tokens/s on {result.world_size} "
+            f"{'device' if result.world_size == 1 else 'devices'}"
+        )
+    lines += [
+        f"Loss curve      {folder / 'loss.png'}",
+        f"Log             {folder / 'log.jsonl'}",
+        f"Checkpoint      {result.checkpoint}",
+        "",
+        "Next:",
+        f"  {again} train.steps={more}    goes on from the checkpoint",
+        f"  {again} --fresh    starts over (this output is moved aside)",
+        f"  msparallel show {name} --context    what the recipe tells MindSpore",
+    ]
     return "\n".join(lines)

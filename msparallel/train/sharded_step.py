@@ -5,8 +5,8 @@ and backward of all micro-batches, the sum over replicas (the engine's mirror op
 the optimizer.
 
 What differs from MindSpore's own training cells, and why:
-- Those divide accumulated gradients by the number of micro-batches (`nn.wrap.cell_wrapper._TrainGradAccuStepCell`). Here
-  the loss of a micro-batch is already its share of the step's loss, so they are added and never divided.
+- Those divide accumulated gradients by the number of micro-batches (`nn.wrap.cell_wrapper._TrainGradAccuStepCell`).
+  Here the loss of a micro-batch is already its share of the step's loss, so they are added and never divided.
 - The global norm counts every value of the model once. `gradient.total_square` marks the sum of squares of each
   gradient; below the mark the engine divides by the number of ranks that hold the same slice, and before the root it
   adds over the stage and over the stages (`PARALLEL_GLOBALNORM` in MindSpore's parallel_postprocessor).
@@ -53,8 +53,17 @@ class ShardedStep(nn.Cell):
         (loss, norm, overflow): float32 (), float32 (1,), bool (). In a pipeline only the last stage knows the loss.
     """
 
-    def __init__(self, network: nn.Cell, optimizer: AdamW, *, clip_norm: float, micro_batch_num: int = 1,
-                 pipeline: bool = False, optimizer_shard: bool = False, loss_scale: LossScale | None = None):  # fmt: skip
+    def __init__(
+        self,
+        network: nn.Cell,
+        optimizer: AdamW,
+        *,
+        clip_norm: float,
+        micro_batch_num: int = 1,
+        pipeline: bool = False,
+        optimizer_shard: bool = False,
+        loss_scale: LossScale | None = None,
+    ):
         super().__init__(auto_prefix=False)
         self.accumulates = micro_batch_num > 1 or pipeline
         if pipeline:

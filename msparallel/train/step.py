@@ -175,8 +175,16 @@ class LocalStep:
         add_over_ranks: whether other ranks train the same model on other samples.
     """
 
-    def __init__(self, network: nn.Cell, optimizer: AdamW, *, clip_norm: float, accumulation_steps: int = 1,
-                 loss_scale: LossScale | None = None, add_over_ranks: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        network: nn.Cell,
+        optimizer: AdamW,
+        *,
+        clip_norm: float,
+        accumulation_steps: int = 1,
+        loss_scale: LossScale | None = None,
+        add_over_ranks: bool = False,
+    ):
         network.set_train()
         self._accumulation_steps = accumulation_steps
         backward = _Backward(network, optimizer.parameters, loss_scale)
@@ -197,5 +205,6 @@ class LocalStep:
         else:
             losses = [self._accumulate(*inputs) for inputs in micro_batches]
             loss, norm, overflow = self._update(sum(losses[1:], losses[0]))
-        return StepResult(loss=float(loss.asnumpy()), grad_norm=float(norm.asnumpy()[0]),
-                          overflow=bool(overflow.asnumpy()))  # fmt: skip
+        return StepResult(
+            loss=float(loss.asnumpy()), grad_norm=float(norm.asnumpy()[0]), overflow=bool(overflow.asnumpy())
+        )

@@ -25,23 +25,28 @@ def numpy_adamw(parameter, gradients, section, steps, decays):
     return p
 
 
-@pytest.mark.parametrize("section", [
-    Optimizer(learning_rate=1e-2, warmup_steps=4, weight_decay=0.1),
-    Optimizer(learning_rate=1e-2, min_learning_rate=1e-3, weight_decay=0.5, beta1=0.8, beta2=0.999, eps=1e-4),
-    Optimizer(learning_rate=3e-3, schedule="constant", weight_decay=0.0, beta1=0.0, eps=1e-6),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "section",
+    [
+        Optimizer(learning_rate=1e-2, warmup_steps=4, weight_decay=0.1),
+        Optimizer(learning_rate=1e-2, min_learning_rate=1e-3, weight_decay=0.5, beta1=0.8, beta2=0.999, eps=1e-4),
+        Optimizer(learning_rate=3e-3, schedule="constant", weight_decay=0.0, beta1=0.0, eps=1e-6),
+    ],
+)
 def test_adamw_is_the_published_algorithm(section):
     steps, random = 25, np.random.default_rng(0)
     shapes = {"matrix": (7, 5), "norm": (33,)}
     start = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    gradients = {name: random.normal(size=(steps, *shape)).astype(np.float32) * 10.0 ** random.integers(-4, 3, shape)
-                 for name, shape in shapes.items()}  # fmt: skip
+    gradients = {
+        name: random.normal(size=(steps, *shape)).astype(np.float32) * 10.0 ** random.integers(-4, 3, shape)
+        for name, shape in shapes.items()
+    }
     gradients = {name: values.astype(np.float32) for name, values in gradients.items()}
     parameters = [Parameter(Tensor(start[name]), name=name) for name in shapes]
     optimizer = AdamW(parameters, section, steps)
     for step in range(steps):
         optimizer(tuple(Tensor(gradients[name][step]) for name in shapes))
-    for parameter, name in zip(parameters, shapes):
+    for parameter, name in zip(parameters, shapes, strict=True):
         expected = numpy_adamw(start[name], gradients[name].astype(np.float64), section, steps, name == "matrix")
         np.testing.assert_allclose(parameter.asnumpy(), expected, rtol=1e-6, atol=1e-6)
     assert int(optimizer.global_step.asnumpy()[0]) == steps
