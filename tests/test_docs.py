@@ -106,7 +106,7 @@ def check_run(command: str) -> None:
     verb, *words = shlex.split(command)[1:]
     parsed = commands.get_command(click.Context(commands), verb)
     assert parsed is not None, f"no such verb: {verb}"
-    context = parsed.make_context(verb, words)
+    context = parsed.make_context(verb, list(words))  # click takes words out of the list it is given
     given = [word for value in context.params.values() for word in (value if isinstance(value, tuple) else [value])]
     recipes, overrides = split_overrides(word for word in given if isinstance(word, str) and word in words)
     for recipe in recipes:
