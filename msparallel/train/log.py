@@ -120,4 +120,6 @@ def evaluations_of(records: list[dict[str, Any]]) -> list[tuple[int, float]]:
 
 
 def _line(record: dict[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False) + "\n"
+    """JSON has no infinity: a number that is not finite becomes null."""
+    values = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in record.items()}
+    return json.dumps(values, ensure_ascii=False, allow_nan=False) + "\n"

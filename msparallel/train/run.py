@@ -19,7 +19,9 @@ from typing import Any
 
 from msparallel.errors import RunError
 from msparallel.plan import Plan
+from msparallel.recipe.library import shipped_recipes
 from msparallel.train.checkpoint import CheckpointStore
+from msparallel.train.curve import draw_curve
 from msparallel.train.log import perplexity
 
 
@@ -119,8 +121,11 @@ def run_recipe(plan: Plan, rank: int = 0) -> RunResult:
 
     checkpoint = store(plan).newest()
     if done := finished(plan, checkpoint):
+        if not (curve := run_dir(plan) / "loss.png").exists():  # killed between the last checkpoint and the curve
+            evaluations = [(int(e["step"]), e["loss"]) for e in done.eval_losses]
+            draw_curve(curve, done.losses, evaluations, title=plan.recipe.name)
         return done
-    # Read by MindSpore when it is loaded: no warnings for its developers; dumps of a failed compilation beside our logs.
+    # MindSpore reads these when loaded: no warnings for its developers; dumps of a failed compilation in our logs.
     os.environ.setdefault("GLOG_v", "3")
     os.environ.setdefault("MS_OM_PATH", str(run_dir(plan) / "logs"))
     prepared = prepare(plan, checkpoint)  # what is wrong with the data is said before MindSpore is loaded
@@ -133,9 +138,9 @@ def closing_text(plan: Plan, result: RunResult) -> str:
     """What a person reads at the end: what came out, where it is, what to try next."""
     train = plan.recipe.train
     assert train is not None, "only recipes with a train section are trained"
-    folder, name, more = run_dir(plan), plan.recipe.path, 2 * train.steps
-    if Path(name).parent.name in ("_recipes", "recipes"):
-        name = plan.recipe.name
+    folder, more = run_dir(plan), 2 * train.steps
+    shipped = shipped_recipes().get(plan.recipe.name) == Path(plan.recipe.path)
+    name = plan.recipe.name if shipped else plan.recipe.path
     again = " ".join(["msparallel run", name, *(o for o in plan.recipe.overrides if not o.startswith("train.steps="))])
     lines = []
     if result.finished_before:
@@ -146,7 +151,7 @@ def closing_text(plan: Plan, result: RunResult) -> str:
         first, last = result.eval_losses[0], result.eval_losses[-1]
         lines.append(
             f"Evaluation loss {first['loss']:.3f} (step {first['step']}) -> {last['loss']:.3f} (step {last['step']}), "
-            f"perplexity {perplexity(first['loss']):,.0f} -> {perplexity(last['loss']):,.1f}"
+            f"perplexity {perplexity(first['loss']):,.0f} -> {perplexity(last['loss']):,.0f}"
         )
     if result.tokens_per_s:
         lines.append(
