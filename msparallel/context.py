@@ -100,7 +100,12 @@ def speed_up_path(plan: Plan) -> Path:
 
 def context_calls(plan: Plan, rank: int = 0) -> str:
     """The Python a MindSpore user would write for this rank."""
-    lines = ["import mindspore as ms", "", "ms.set_context(mode=ms.GRAPH_MODE)", f"ms.set_device({device_arguments(plan, rank)})"]
+    lines = [
+        "import mindspore as ms",
+        "",
+        "ms.set_context(mode=ms.GRAPH_MODE)",
+        f"ms.set_device({device_arguments(plan, rank)})",
+    ]
     if plan.world_size > 1:
         lines.append("ms.communication.init()")
     if speed_up(plan):
@@ -147,11 +152,16 @@ def autoparallel_text(plan: Plan, rank: int = 0) -> str:
     """`autoparallel_calls` as the Python a MindSpore user would write."""
     calls = autoparallel_calls(plan)
     if not calls:
-        return f"# AutoParallel wraps a network for the auto-parallel engine; {plan.recipe.parallel.mode} does not use it.\n" + (
-            "# Use the plain network: the trainer adds the gradients of all replicas itself."
+        return (
+            f"# AutoParallel wraps a network for MindSpore's engine; {plan.recipe.parallel.mode} does not use it.\n"
+            + ("# Use the plain network: the trainer adds the gradients of all replicas itself.")
         )
     lines = ["import mindspore as ms", "from mindspore.parallel.auto_parallel import AutoParallel", ""]
-    lines += ["ms.set_context(mode=ms.GRAPH_MODE)", f"ms.set_device({device_arguments(plan, rank)})", "ms.communication.init()"]
+    lines += [
+        "ms.set_context(mode=ms.GRAPH_MODE)",
+        f"ms.set_device({device_arguments(plan, rank)})",
+        "ms.communication.init()",
+    ]
     lines.append(_call("net = AutoParallel", calls[0][1], first="net"))
     lines += [_call(f"net.{name}", arguments) for name, arguments in calls[1:]]
     return "\n".join(lines)

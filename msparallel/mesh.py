@@ -65,7 +65,7 @@ class Mesh:
         inner = [axis for axis in AXES if axis in axes]
         return [
             [
-                self.rank(**dict(zip(others, outside)), **dict(zip(inner, inside)))
+                self.rank(**dict(zip(others, outside, strict=True)), **dict(zip(inner, inside, strict=True)))
                 for inside in itertools.product(*(range(getattr(self, axis)) for axis in inner))
             ]
             for outside in itertools.product(*(range(getattr(self, axis)) for axis in others))

@@ -57,13 +57,19 @@ def test_every_rank_differs_only_in_its_number():
 
 
 BASE = "llama2_7b_dp2_tp2_pp2"
+FUSED = ("allreduce", "allgather", "reducescatter")
+SHARD = {"parallel_optimizer_threshold": 64}
 CHANGES = [
-    ("parallel.pipeline_schedule=gpipe", "pipeline_config", {"pipeline_interleave": True, "pipeline_scheduler": "gpipe"}),
+    (
+        "parallel.pipeline_schedule=gpipe",
+        "pipeline_config",
+        {"pipeline_interleave": True, "pipeline_scheduler": "gpipe"},
+    ),
     ("parallel.virtual_stages=2", "pipeline_config", {"pipeline_interleave": True, "pipeline_scheduler": "1f1b"}),
-    ("parallel.optimizer_shard=true", "parallel_optimizer_config", {"optimizer_level": "level1", "parallel_optimizer_threshold": 64}),
-    ("parallel.optimizer_shard=level3", "parallel_optimizer_config", {"optimizer_level": "level3", "parallel_optimizer_threshold": 64}),
+    ("parallel.optimizer_shard=true", "parallel_optimizer_config", SHARD | {"optimizer_level": "level1"}),
+    ("parallel.optimizer_shard=level3", "parallel_optimizer_config", SHARD | {"optimizer_level": "level3"}),
     ("parallel.comm_fusion=none", "comm_fusion", {"openstate": False}),
-    ("parallel.comm_fusion=32", "comm_fusion", {"openstate": True, **{name: {"mode": "size", "config": 32} for name in ("allreduce", "allgather", "reducescatter")}}),
+    ("parallel.comm_fusion=32", "comm_fusion", {"openstate": True, **dict.fromkeys(FUSED, {"mode": "size", "config": 32})}),
     ("parallel.strategy_save_file=s.json", "strategy_ckpt_config", {"save_file": "s.json"}),
     ("parallel.data_parallel=4", "device_num", 16),
 ]  # fmt: skip
@@ -71,7 +77,11 @@ CHANGES = [
 
 @pytest.mark.parametrize(("override", "key", "value"), CHANGES)
 def test_one_line_of_yaml_changes_one_argument(override, key, value):
-    overrides = [override, "cluster.devices_per_node=16", "cluster.hardware=atlas_900_a3"] if "data_parallel" in override else [override]
+    overrides = (
+        [override, "cluster.devices_per_node=16", "cluster.hardware=atlas_900_a3"]
+        if "data_parallel" in override
+        else [override]
+    )
     before = context.context_kwargs(resolve(load_recipe(BASE)))
     after = context.context_kwargs(resolve(load_recipe(BASE, overrides)))
     assert after[key] == value

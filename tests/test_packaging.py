@@ -17,7 +17,8 @@ def test_every_package_is_listed(repo):
     assert listed == found | {"msparallel._recipes"}
 
 
-PURE = ["errors", "mesh", "plan", "context", "parallel_config", "hardware", "recipe.load", "recipe.rules", "model.shape",
+PURE = ["errors", "mesh", "plan", "context", "parallel_config", "hardware", "recipe.load", "recipe.rules",
+        "model.shape",
         "model.presets", "launch.msrun", "cli.main"]  # fmt: skip
 
 

@@ -33,13 +33,16 @@ def test_mindformers_op_parallel_config_is_accepted():
     theirs = SimpleNamespace(data_parallel=2, model_parallel=4, context_parallel=2, use_seq_parallel=True,
                              select_recompute=True, context_parallel_algo=ContextParallelAlgo.ulysses_cp)  # fmt: skip
     assert read_parallel_config(theirs, expert_parallel=4) == OpParallelConfig(
-        data_parallel=2, model_parallel=4, context_parallel=2, use_seq_parallel=True, context_parallel_algo="ulysses_cp",
+        data_parallel=2, model_parallel=4, context_parallel=2, use_seq_parallel=True,
+        context_parallel_algo="ulysses_cp",
         recompute="selective", expert_parallel=4)  # fmt: skip
 
 
 def test_mindformers_own_classes():
     """The real objects, where MindFormers is installed."""
-    op_config = pytest.importorskip("mindformers.modules.transformer", reason="MindFormers is not installed").OpParallelConfig
+    op_config = pytest.importorskip(
+        "mindformers.modules.transformer", reason="MindFormers is not installed"
+    ).OpParallelConfig
     core = pytest.importorskip("mindformers.parallel_core.model_parallel_config").ModelParallelConfig
     assert read_parallel_config(op_config(data_parallel=2, model_parallel=4)).model_parallel == 4
     assert read_parallel_config(core(tensor_model_parallel_size=4, expert_model_parallel_size=2)).expert_parallel == 2
@@ -47,7 +50,10 @@ def test_mindformers_own_classes():
 
 def test_token_parallel():
     assert OpParallelConfig(data_parallel=2, context_parallel=2, model_parallel=4).token_parallel == 4
-    assert OpParallelConfig(data_parallel=2, context_parallel=2, model_parallel=4, use_seq_parallel=True).token_parallel == 16
+    assert (
+        OpParallelConfig(data_parallel=2, context_parallel=2, model_parallel=4, use_seq_parallel=True).token_parallel
+        == 16
+    )
 
 
 def test_a_stranger_is_refused():

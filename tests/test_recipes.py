@@ -28,7 +28,8 @@ def test_devices(name, devices):
 
 def test_together_they_show_every_key():
     shown = {(section, key) for path in RECIPES.values()
-             for section, values in yaml.safe_load(path.read_text(encoding="utf-8")).items() for key in values}  # fmt: skip
+             for section, values in yaml.safe_load(path.read_text(encoding="utf-8")).items()
+             for key in values}  # fmt: skip
     missing = [f"{section}.{key}" for section, model in SECTIONS.items() for key in model.model_fields
                if (section, key) not in shown]  # fmt: skip
     assert not missing
@@ -40,7 +41,9 @@ def test_the_header_says_what_a_reader_needs(name):
     header = "\n".join(line for line in lines[:12] if line.startswith("#"))
     for part in ("Teaches:", "Devices:", "Run:", "Try:"):
         assert re.search(rf"^# {part} +\S", header, re.MULTILINE), f"{name} has no {part}"
-    run, attempt = (re.search(rf"^# {part} +(msparallel .*)$", header, re.MULTILINE).group(1) for part in ("Run:", "Try:"))
+    run, attempt = (
+        re.search(rf"^# {part} +(msparallel .*)$", header, re.MULTILINE).group(1) for part in ("Run:", "Try:")
+    )
     assert name in run and name in attempt
     assert "=" in attempt
 
@@ -51,7 +54,8 @@ def test_the_llama2_recipe_for_swapping_strategies():
     assert recipe.stated("train.global_batch_size") and recipe.stated("train.micro_batch_size")
     assert not recipe.stated("parallel.micro_batch_num") and not recipe.parallel.optimizer_shard
     assert resolve(recipe).micro_batch_num == 8
-    for overrides in (["parallel.model_parallel=1", "parallel.data_parallel=4"], ["parallel.pipeline_stages=1", "parallel.model_parallel=4"],
+    for overrides in (["parallel.model_parallel=1", "parallel.data_parallel=4"],
+                      ["parallel.pipeline_stages=1", "parallel.model_parallel=4"],
                       ["parallel.data_parallel=8", "parallel.model_parallel=1", "parallel.pipeline_stages=1"],
                       ["parallel.data_parallel=1"]):  # fmt: skip
         resolve(load_recipe("llama2_7b_dp2_tp2_pp2", overrides))

@@ -40,12 +40,21 @@ _QWEN3_MOE = replace(  # Qwen/Qwen3-30B-A3B
 
 PRESETS: dict[str, ModelShape] = {
     "gpt_tiny": ModelShape(
-        num_layers=4, hidden_size=256, num_heads=8, num_kv_heads=4, head_dim=32, ffn_size=704, vocab_size=4096,
-        max_positions=1024, tie_embeddings=True,
+        num_layers=4,
+        hidden_size=256,
+        num_heads=8,
+        num_kv_heads=4,
+        head_dim=32,
+        ffn_size=704,
+        vocab_size=4096,
+        max_positions=1024,
+        tie_embeddings=True,
     ),  # fmt: skip
     "gpt2_124m": _GPT2,
     # openai-community/gpt2-xl
-    "gpt2_1558m": replace(_GPT2, num_layers=48, hidden_size=1600, num_heads=25, head_dim=64, num_kv_heads=25, ffn_size=6400),
+    "gpt2_1558m": replace(
+        _GPT2, num_layers=48, hidden_size=1600, num_heads=25, head_dim=64, num_kv_heads=25, ffn_size=6400
+    ),
     "llama2_7b": _LLAMA2,
     # meta-llama/Llama-2-13b-hf
     "llama2_13b": replace(_LLAMA2, num_layers=40, hidden_size=5120, num_heads=40, num_kv_heads=40, ffn_size=13824),
@@ -55,8 +64,17 @@ PRESETS: dict[str, ModelShape] = {
     # meta-llama/Meta-Llama-3-70B
     "llama3_70b": replace(_LLAMA3, num_layers=80, hidden_size=8192, num_heads=64, ffn_size=28672),
     # Qwen/Qwen2-0.5B
-    "qwen2_0_5b": replace(_QWEN2, num_layers=24, hidden_size=896, num_heads=14, num_kv_heads=2, head_dim=64, ffn_size=4864,
-                          vocab_size=151936, tie_embeddings=True),
+    "qwen2_0_5b": replace(
+        _QWEN2,
+        num_layers=24,
+        hidden_size=896,
+        num_heads=14,
+        num_kv_heads=2,
+        head_dim=64,
+        ffn_size=4864,
+        vocab_size=151936,
+        tie_embeddings=True,
+    ),
     "qwen2_7b": _QWEN2,
     # Qwen/Qwen3-0.6B, -1.7B, -4B, -14B, -32B
     "qwen3_0_6b": replace(_QWEN3, num_layers=28, hidden_size=1024, num_heads=16, ffn_size=3072, tie_embeddings=True),
@@ -67,5 +85,7 @@ PRESETS: dict[str, ModelShape] = {
     "qwen3_32b": replace(_QWEN3, num_layers=64, hidden_size=5120, num_heads=64, ffn_size=25600),
     "qwen3_30b_a3b": _QWEN3_MOE,
     # Qwen/Qwen3-235B-A22B
-    "qwen3_235b_a22b": replace(_QWEN3_MOE, num_layers=94, hidden_size=4096, num_heads=64, ffn_size=12288, expert_ffn_size=1536),
+    "qwen3_235b_a22b": replace(
+        _QWEN3_MOE, num_layers=94, hidden_size=4096, num_heads=64, ffn_size=12288, expert_ffn_size=1536
+    ),
 }

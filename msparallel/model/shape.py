@@ -3,7 +3,8 @@
 In: values of the recipe's `model` section over its preset. Out: an immutable record, no MindSpore.
 Field names are the recipe's; `docs/glossary.md` bridges them to Hugging Face's config names.
 
->>> ModelShape(num_layers=2, hidden_size=64, num_heads=4, ffn_size=128, vocab_size=100, vocab_multiple=64).padded_vocab_size
+>>> shape = ModelShape(num_layers=2, hidden_size=64, num_heads=4, ffn_size=128, vocab_size=100, vocab_multiple=64)
+>>> shape.padded_vocab_size
 128
 """
 

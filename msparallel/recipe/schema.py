@@ -24,8 +24,9 @@ Name = Annotated[str, Field(min_length=1)]
 class Section(BaseModel):
     """Strict and frozen: no unknown keys, no silent conversion between text, numbers and booleans."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True,
-                              protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, protected_namespaces=()
+    )
 
 
 class Model(Section):
@@ -93,9 +94,11 @@ class Model(Section):
 class Parallel(Section):
     """The strategy. data_parallel x context_parallel x model_parallel x pipeline_stages = devices."""
 
-    mode: Literal["stand_alone", "data_parallel", "semi_auto_parallel", "auto_parallel", "hybrid_parallel"] = "stand_alone"
+    mode: Literal["stand_alone", "data_parallel", "semi_auto_parallel", "auto_parallel", "hybrid_parallel"] = (
+        "stand_alone"
+    )
     """MindSpore's parallel_mode. stand_alone: one device. data_parallel: replicas, also on CPU. semi_auto_parallel: the
-    blocks' strategies. auto_parallel: MindSpore searches. hybrid_parallel: only the collectives that the trainer writes."""
+    blocks' strategies. auto_parallel: MindSpore searches. hybrid_parallel: only the trainer's own collectives."""
     data_parallel: Degree = 1
     """Replicas that see different samples; at most one degree of a recipe may be `auto`."""
     model_parallel: Degree = 1
@@ -122,8 +125,8 @@ class Parallel(Section):
     stage_layers: list[Count] | None = None
     """Layers of each stage, first to last (stages x virtual_stages numbers). Left out: equal shares."""
     optimizer_shard: bool | Literal["level1", "level2", "level3"] = False
-    """Weights and optimizer state cut over data_parallel. true is level1; level2 cuts gradients too, level3 also gathers
-    weights again before the backward pass. MindSpore's level1 is more than ZeRO-1: weights are cut as well."""
+    """Weights and optimizer state cut over data_parallel. true is level1; level2 cuts gradients too, level3 also
+    gathers weights again before the backward pass. MindSpore's level1 is more than ZeRO-1: weights are cut as well."""
     optimizer_shard_size: Count | None = None
     """Devices over which the optimizer shard is cut. Left out: all of data_parallel."""
     optimizer_shard_threshold_kib: Annotated[int, Field(ge=0)] | None = None
@@ -174,7 +177,8 @@ class Data(Section):
     text_field: Name | None = None
     """Field of a JSON line that holds the text. Left out: text."""
     tokenizer: Name = "bpe"
-    """`bpe`: trained on the corpus. `byte`: 256 bytes and an end mark. Otherwise the path of a Hugging Face tokenizer.json."""
+    """`bpe`: trained on the corpus. `byte`: 256 bytes and an end mark. Otherwise the path of a Hugging Face
+    tokenizer.json."""
     eval_fraction: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
     """Share of documents kept aside for evaluation."""
     cache_dir: Name = "output/cache"
