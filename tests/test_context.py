@@ -58,6 +58,7 @@ def test_every_rank_differs_only_in_its_number():
 
 BASE = "llama2_7b_dp2_tp2_pp2"
 FUSED = ("allreduce", "allgather", "reducescatter")
+FUSED_32 = {"mode": "size", "config": 32}
 SHARD = {"parallel_optimizer_threshold": 64}
 CHANGES = [
     (
@@ -69,8 +70,7 @@ CHANGES = [
     ("parallel.optimizer_shard=true", "parallel_optimizer_config", SHARD | {"optimizer_level": "level1"}),
     ("parallel.optimizer_shard=level3", "parallel_optimizer_config", SHARD | {"optimizer_level": "level3"}),
     ("parallel.comm_fusion=none", "comm_fusion", {"openstate": False}),
-    bigger = [override, "cluster.devices_per_node=16", "cluster.hardware=atlas_900_a3"]
-    overrides = bigger if "data_parallel" in override else [override]
+    ("parallel.comm_fusion=32", "comm_fusion", {"openstate": True, **dict.fromkeys(FUSED, FUSED_32)}),
     ("parallel.strategy_save_file=s.json", "strategy_ckpt_config", {"save_file": "s.json"}),
     ("parallel.data_parallel=4", "device_num", 16),
 ]  # fmt: skip
