@@ -251,6 +251,21 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(file), f"{name(page)}: {target} has no such heading"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_files_that_are_named_exist(page):
+    text = CODE.sub("", page.read_text(encoding="utf-8"))
+    for path in re.findall(r"`((?:tests|msparallel|launch|recipes|docs)/[\w./]*)`", text):
+        assert (REPO / path).exists() or (REPO / "msparallel" / path).exists(), f"{name(page)}: {path}"
+
+
+@pytest.mark.parametrize("page", ["00_read_the_code.md", "00_read_the_code.zh-CN.md"])
+def test_every_module_has_its_line(page):
+    text = (REPO / "docs" / page).read_text(encoding="utf-8")
+    for file in (REPO / "msparallel").rglob("*.py"):
+        verb_or_rule = file.parent.name in ("cli", "rules", "hardware")
+        assert file.name == "__init__.py" or verb_or_rule or file.name in text, f"{page} leaves out {name(file)}"
+
+
 @pytest.mark.parametrize(("english", "chinese"), PAIRS, ids=lambda page: name(page))
 def test_both_languages_say_the_same(english, chinese):
     if english.name in ONE_LANGUAGE:
