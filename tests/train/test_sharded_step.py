@@ -1,0 +1,90 @@
+"""The step that MindSpore's engine cuts, compiled for a simulated Ascend: the global norm counts every value once.
+
+What the engine inserts is read from the compiled graph: below each sum of squares a division by the number of ranks
+that hold the same slice, and before the root an AllReduce over the stage and one over the stages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.cpu
+
+SMALL = [
+    *("model.num_layers=2", "model.hidden_size=64", "model.num_heads=4", "model.num_kv_heads=4", "model.head_dim=16"),
+    *("model.ffn_size=128", "model.vocab_size=256", "train.seq_length=32", "train.micro_batch_size=1"),
+]
+
+
+@pytest.fixture(scope="module")
+def simulated_ascend(shared, tmp_path_factory):
+    """A folder with the simulated target, built."""
+    pytest.importorskip("mindspore")
+    import mindspore
+
+    source = shared / "probes" / "sim_ascend.cc"
+    if not source.exists() or shutil.which("g++") is None:
+        pytest.skip("the simulated Ascend target needs ../shared/probes and g++")
+    folder = tmp_path_factory.mktemp("simulated")
+    shutil.copy(shared / "probes" / "simulated_ascend.py", folder)
+    libraries = Path(mindspore.__file__).parent / "lib"
+    flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=0"]
+    links = [f"-L{libraries}", "-lmindspore_core", "-lmindspore_common", f"-Wl,-rpath,{libraries}"]
+    subprocess.run(["g++", *flags, str(source), "-o", str(folder / "libsim_ascend.so"), *links], check=True)
+    return folder
+
+
+def compiled(folder: Path, repo: Path, work: Path, rank: int, *words: str) -> dict:
+    script = repo / "tests" / "train" / "compile_sharded.py"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{repo}{os.pathsep}{folder}",
+        "MS_DEV_PRECOMPILE_ONLY": "1",
+        "GLOG_v": "3",
+        "RANK_SIZE": "8",
+        "RANK_ID": str(rank),
+    }
+    done = subprocess.run(
+        [sys.executable, str(script), *words, *SMALL], capture_output=True, text=True, env=environment, cwd=work
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def check_norm(report: dict) -> None:
+    assert report["norms"] and report["norm_sum_is_reduced"]
+    for name, norm in report["norms"].items():
+        assert norm["divided_by"] == norm["ranks_with_this_slice"], name
+    for name, (shape, bounds, _) in report["slices"].items():
+        local = [stop - start for start, stop in bounds]
+        assert local == report["norms"][name]["local"] and all(b[1] <= n for b, n in zip(bounds, shape, strict=True))
+
+
+def test_pipeline_with_optimizer_shard(simulated_ascend, repo, tmp_path):
+    """dp2 x tp2 x pp2, optimizer shard over everything: every slice is held once in its stage."""
+    shard = ["parallel.optimizer_shard=true", "parallel.optimizer_shard_threshold_kib=0"]
+    words = ["llama2_7b_dp2_tp2_pp2", "train.global_batch_size=8", *shard]
+    report = compiled(simulated_ascend, repo, tmp_path, 5, *words)
+    check_norm(report)
+    assert report["added_over"] == [2, 4]
+    assert {norm["ranks_with_this_slice"] for norm in report["norms"].values()} == {1}
+    assert not any("embed_tokens" in name or "layers.0" in name for name in report["norms"])
+    shape, bounds, cut_by = report["slices"]["lm_head.weight"]
+    assert shape == [256, 64] and bounds[0] == [128, 192] and cut_by[0] == ["tp", "optimizer_shard"]
+
+
+def test_accumulation_without_shard(simulated_ascend, repo, tmp_path):
+    """dp4 x tp2: matrices are held by 4 ranks, norms by 8."""
+    words = ["llama2_7b_dp2_tp2_pp2", "parallel.data_parallel=4", "parallel.pipeline_stages=1"]
+    report = compiled(simulated_ascend, repo, tmp_path, 3, *words, "train.global_batch_size=8")
+    check_norm(report)
+    assert report["added_over"] == [8]
+    copies = {name.rpartition(".layers.")[2]: n["ranks_with_this_slice"] for name, n in report["norms"].items()}
+    assert copies["0.self_attn.q_proj.weight"] == 4 and copies["0.input_layernorm.weight"] == 8
