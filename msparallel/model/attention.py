@@ -18,7 +18,7 @@ import mindspore as ms
 from mindspore import nn, ops
 from mindspore.ops.auto_generate import FlashAttentionScore
 
-from msparallel.model.attention_mask import query_pieces
+from msparallel.model import strategies
 from msparallel.model.linear import Linear
 from msparallel.model.norm import RMSNorm
 from msparallel.model.rotary import Rotate
@@ -63,18 +63,18 @@ class PlainAttention(nn.Cell):
 
     def shard(self, parallel: OpParallelConfig) -> None:
         """The table of strategies."""
-        dp, cp, tp = parallel.data_parallel, parallel.context_parallel, parallel.model_parallel
-        queries, heads = query_pieces(parallel), head_pieces(parallel)
-        rows, pairs = (dp, heads, queries, 1), (dp, heads, queries, 1, 1)
-        self.scale.shard(((dp, cp, tp, 1), ()))
-        self.split_query.shard(((dp, queries, heads, 1),))
-        self.split_key.shard(((dp, queries, heads, 1),))
-        self.scores.shard((rows, (dp, heads, 1, 1)))
+        axes, (queries, heads) = strategies.axes(parallel), strategies.attention_axes(parallel)
+        rows, keys = axes("dp", heads, queries, "None"), axes("dp", heads, "None", "None")
+        pairs = axes("dp", heads, queries, "None", "None")
+        self.scale.shard((axes("dp", "cp", "tp", "None"), axes()))
+        self.split_query.shard((axes("dp", queries, heads, "None"),))
+        self.split_key.shard((axes("dp", queries, heads, "None"),))
+        self.scores.shard((rows, keys))
         self.cast_in.shard((rows,))
-        self.mask.shard((pairs, (dp, 1, queries, 1, 1)))
+        self.mask.shard((pairs, axes("dp", "None", queries, "None", "None")))
         self.softmax.shard((pairs,))
         self.cast_out.shard((pairs,))
-        self.weigh.shard((rows, (dp, heads, 1, 1)))
+        self.weigh.shard((rows, keys))
         self.merge.shard((rows,))
 
 
@@ -88,7 +88,7 @@ class FlashAttention(nn.Cell):
             head_num=shape.num_heads, scale_value=1.0 / math.sqrt(shape.head_dim), input_layout="BNSD", sparse_mode=0
         )
         if parallel.sharded:
-            self.shard(parallel, shape.num_heads)
+            self.shard(parallel)
 
     def construct(self, query, key, value, mask):
         batch, seq, heads, d = query.shape
@@ -98,14 +98,13 @@ class FlashAttention(nn.Cell):
         mixed = self.attend(query, key, value, None, None, None, mask)[3]
         return ops.reshape(self.merge(mixed, (0, 2, 1, 3)), (batch, seq, heads * d))
 
-    def shard(self, parallel: OpParallelConfig, num_heads: int) -> None:
+    def shard(self, parallel: OpParallelConfig) -> None:
         """The table of strategies."""
-        dp = parallel.data_parallel
-        queries, heads = query_pieces(parallel), head_pieces(parallel)
-        rows = (dp, heads, queries, 1)
-        self.split_query.shard(((dp, queries, heads, 1),))
-        self.split_key.shard(((dp, queries, heads, 1),))
-        self.attend.shard((rows, (dp, heads, 1, 1), (dp, heads, 1, 1), (dp, 1, queries, 1)))
+        axes, (queries, heads) = strategies.axes(parallel), strategies.attention_axes(parallel)
+        rows, keys = axes("dp", heads, queries, "None"), axes("dp", heads, "None", "None")
+        self.split_query.shard((axes("dp", queries, heads, "None"),))
+        self.split_key.shard((axes("dp", queries, heads, "None"),))
+        self.attend.shard((rows, keys, keys, axes("dp", "None", queries, "None")))
         self.merge.shard((rows,))
 
 
@@ -150,9 +149,3 @@ class Attention(nn.Cell):
             query, key = self.rotate(query, *rotary), self.rotate(key, *rotary)
         mixed = self.core(query, key, value, mask)
         return self.o_proj(ops.reshape(mixed, (tokens, self.heads * self.head_dim)))
-
-
-def head_pieces(parallel: OpParallelConfig) -> int:
-    """Into how many pieces attention cuts the heads."""
-    ulysses = parallel.context_parallel_algo == "ulysses_cp"
-    return parallel.model_parallel * (parallel.context_parallel if ulysses else 1)

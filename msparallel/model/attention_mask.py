@@ -17,6 +17,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
+from msparallel.model import strategies
 from msparallel.model.shape import ModelShape
 from msparallel.parallel_config import OpParallelConfig
 
@@ -61,16 +62,11 @@ class DocumentMask(nn.Cell):
         return ops.reshape(bias, (batch * self.kv_heads * seq * self.group, seq))
 
     def shard(self, parallel: OpParallelConfig) -> None:
-        """The table of strategies: sequences over dp, queries over cp."""
-        dp, cp = parallel.data_parallel, query_pieces(parallel)
-        mask = (dp, 1, cp, 1)
-        self.other.shard(((dp, 1, 1, 1), (dp, 1, cp, 1)))
-        self.later.shard(((1, 1, 1, 1), (1, 1, cp, 1)))
-        self.hidden.shard((mask, (1, 1, cp, 1)))
+        """The table of strategies."""
+        axes, (queries, _) = strategies.axes(parallel), strategies.attention_axes(parallel)
+        mask, order = axes("dp", "None", queries, "None"), axes("None", "None", queries, "None")
+        self.other.shard((axes("dp", "None", "None", "None"), mask))
+        self.later.shard((axes("None", "None", "None", "None"), order))
+        self.hidden.shard((mask, order))
         self.cast.shard((mask,))
-        self.mul.shard((mask, ()))
-
-
-def query_pieces(parallel: OpParallelConfig) -> int:
-    """Into how many pieces attention cuts the queries of a sequence: Ulysses cuts heads instead."""
-    return 1 if parallel.context_parallel_algo == "ulysses_cp" else parallel.context_parallel
+        self.mul.shard((mask, axes()))

@@ -70,7 +70,6 @@ class Head(nn.Cell):
     def shard(self, parallel: OpParallelConfig) -> None:
         """The table of strategies."""
         tokens, vocab = logits = strategies.logits(parallel)
-        self.cast.shard(((vocab, 1),))
         self.matmul.shard(((tokens, 1), (vocab, 1)))
         self.cast_out.shard((logits,))
         self.hide_padding.shard((logits, (vocab,)))

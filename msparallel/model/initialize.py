@@ -1,9 +1,9 @@
 """First values of the parameters: drawn per parameter from (seed, name), not from one running generator.
 
-So a value depends neither on the order in which cells are made nor on the strategy. In: a seed, a parameter's name and
-shape. Out: float32 values. Cells make matrices and biases as zeros and norms as ones; `draw_parameters` then fills every
-matrix: normal with `init_std`, and 1 / sqrt(2 * num_layers) of that for the two matrices of a layer that write into the
-residual stream, so that its variance does not grow with depth (Radford et al. 2019).
+So a value depends neither on the order in which cells are made nor on the strategy. In: a seed, a parameter's name,
+its shape. Out: float32 values. Cells make matrices and biases as zeros and norms as ones; `draw_parameters` then fills
+every matrix: normal with `init_std`, and 1 / sqrt(2 * num_layers) of that for the two matrices of a layer that write
+into the residual stream, so that its variance does not grow with depth (Radford et al. 2019).
 
 >>> normal_values(1, "lm_head.weight", (2, 2), 0.02).dtype
 dtype('float32')

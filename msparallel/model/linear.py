@@ -40,7 +40,6 @@ class Linear(nn.Cell):
         self.has_bias = bias
         self.dtype = compute_dtype
         self.cast = ops.Cast()
-        self.cast_bias = ops.Cast()
         self.matmul = ops.MatMul(transpose_b=True)
         self.add = ops.Add()
         if parallel.sharded:
@@ -49,11 +48,11 @@ class Linear(nn.Cell):
     def construct(self, x):
         y = self.matmul(x, self.cast(self.weight, self.dtype))
         if self.has_bias:
-            y = self.add(y, self.cast_bias(self.bias, self.dtype))
+            y = self.add(y, self.cast(self.bias, self.dtype))
         return y
 
     def shard(self, parallel: OpParallelConfig, cut: str) -> None:
-        """The table of strategies."""
+        """The table of strategies; a parameter's cast takes that of the operator behind it."""
         tp = parallel.model_parallel
         if cut == "column":
             operands, result, bias = strategies.column_parallel(parallel), strategies.features(parallel), (tp,)
@@ -62,6 +61,4 @@ class Linear(nn.Cell):
         else:
             operands, result, bias = strategies.replicated(parallel), strategies.residual(parallel), (1,)
         self.matmul.shard(operands, (result,))
-        self.cast.shard((operands[1],))
-        self.cast_bias.shard((bias,))
         self.add.shard((result, bias))

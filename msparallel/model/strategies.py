@@ -9,6 +9,8 @@ Activations are [tokens, features]; weights are [out, in], as Hugging Face store
 
 from __future__ import annotations
 
+from mindspore.parallel import Layout
+
 from msparallel.parallel_config import OpParallelConfig
 
 Strategy = tuple[tuple[int, ...], ...]
@@ -48,3 +50,19 @@ def logits(parallel: OpParallelConfig) -> tuple[int, int]:
     """Logits [T, V]: along the vocabulary over tp, or, where every device keeps the whole head, along the tokens."""
     tokens = gathered_tokens(parallel) if parallel.vocab_parallel else parallel.token_parallel
     return tokens, parallel.vocab_degree
+
+
+def axes(parallel: OpParallelConfig) -> Layout:
+    """The devices of a stage with their axes' names, to be called with an axis (or "None") per dimension.
+
+    Numbers alone say only into how many pieces a dimension is cut, and MindSpore takes the first dimension's axis for
+    the outermost. Where the order of the dimensions is not dp, cp, tp, the axes must be named.
+    """
+    return Layout((parallel.data_parallel, parallel.context_parallel, parallel.model_parallel), ("dp", "cp", "tp"))
+
+
+def attention_axes(parallel: OpParallelConfig) -> tuple[str, str | tuple[str, str]]:
+    """Axes that cut queries along the sequence, and heads, inside attention."""
+    if parallel.context_parallel_algo == "ulysses_cp":
+        return "None", ("tp", "cp")
+    return "cp", "tp"

@@ -12,10 +12,11 @@ uses the same names, with `model.embed_positions.weight` for its table of positi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Literal
 
 import mindspore as ms
-from mindspore import nn, ops
+from mindspore import lazy_inline, nn, ops
 
 from msparallel.model import strategies
 from msparallel.model.attention import Attention
@@ -96,8 +97,8 @@ class AttentionInputs(nn.Cell):
 class Decoder(nn.Cell):
     """Tokens [B, S] -> hidden states [T, H] behind the final norm, and the auxiliary loss [B].
 
-    Every pipeline stage makes its own mask and rotary tables: they come from inputs that each stage has, and would be
-    large to send.
+    Every group of layers that follow each other on one pipeline stage makes its own mask and rotary tables: they come
+    from inputs which each stage has, and would be large to send.
     """
 
     def __init__(
@@ -117,10 +118,9 @@ class Decoder(nn.Cell):
             self.embed_positions = Embedding(shape.max_positions, h, parallel, compute_dtype, rows_cut=1)
             self.add_positions = ops.Add()
         stages = tuple(layer_stages or [0] * shape.num_layers)
-        self.stage_of_layer = tuple(sorted(set(stages)).index(stage) for stage in stages)
-        self.attention_inputs = nn.CellList(
-            [AttentionInputs(shape, parallel, seq_length, attention) for _ in set(stages)]
-        )
+        runs = [(stage, len(list(run))) for stage, run in groupby(stages)]
+        self.group_of_layer = tuple(group for group, (_, layers) in enumerate(runs) for _ in range(layers))
+        self.attention_inputs = nn.CellList([AttentionInputs(shape, parallel, seq_length, attention) for _ in runs])
         self.layers = nn.CellList(
             [TransformerLayer(shape, parallel, compute_dtype, attention) for _ in range(shape.num_layers)]
         )
@@ -139,11 +139,11 @@ class Decoder(nn.Cell):
         if self.has_position_table:
             x = self.add_positions(x, self.embed_positions(ops.reshape(position_ids, (batch * seq,))))
         inputs = ()
-        for stage in self.attention_inputs:
-            inputs += (stage(position_ids, segment_ids),)
+        for group in self.attention_inputs:
+            inputs += (group(position_ids, segment_ids),)
         aux = ops.zeros((batch,), ms.float32)
         for index, layer in enumerate(self.layers):
-            x, aux = layer(x, aux, *inputs[self.stage_of_layer[index]])
+            x, aux = layer(x, aux, *inputs[self.group_of_layer[index]])
         return self.norm(x), aux
 
     def place(self, stages: Sequence[int]) -> None:
@@ -151,10 +151,8 @@ class Decoder(nn.Cell):
         self.embed_tokens.pipeline_stage = stages[0]
         if self.has_position_table:
             self.embed_positions.pipeline_stage = stages[0]
-        for stage, cell in zip(sorted(set(stages)), self.attention_inputs, strict=True):
-            cell.pipeline_stage = stage
-        for stage, layer in zip(stages, self.layers, strict=True):
-            layer.pipeline_stage = stage
+        for stage, group, layer in zip(stages, self.group_of_layer, self.layers, strict=True):
+            self.attention_inputs[group].pipeline_stage = layer.pipeline_stage = stage
         self.norm.pipeline_stage = stages[-1]
 
     def shard(self, parallel: OpParallelConfig) -> None:
@@ -212,6 +210,20 @@ class TrainingModel(nn.Cell):
         return self.weighted_sum(losses, loss_weights), aux
 
 
+class PipelineTrainingModel(TrainingModel):
+    """The same as one reusable graph: MindSpore compiles it once for all micro-batches, and interleaves only such."""
+
+    @lazy_inline
+    def __init__(
+        self,
+        transformer: Transformer,
+        cross_entropy: nn.Cell,
+        weighted_sum: WeightedSum,
+        auxiliary_loss: AuxiliaryLoss | None,
+    ) -> None:
+        super().__init__(transformer, cross_entropy, weighted_sum, auxiliary_loss)
+
+
 def build_model(
     shape: ModelShape,
     parallel: OpParallelConfig,
@@ -229,13 +241,15 @@ def build_model(
         seq_length: longest sequence; rotary tables and masks are made for it.
         compute_dtype: dtype of the matrix products and of the residual stream.
         attention: `flash` takes Ascend's fused kernels.
-        layer_stages: the pipeline stage of every layer, None without a pipeline.
+        layer_stages: the pipeline stage of every layer, None without a pipeline; a stage may come back (interleaving).
         seed: first values depend on it and on the parameter's name only.
     """
     decoder = Decoder(shape, parallel, compute_dtype, seq_length, attention, layer_stages)
     head = Head(shape, parallel, compute_dtype)
     vocab = shape.padded_vocab_size
-    cross_entropy = VocabParallelCrossEntropy(vocab, parallel) if parallel.sharded else CrossEntropy(vocab)
+    # In auto_parallel operators have no strategies but are cut all the same; that mode runs on Ascend only.
+    one_device = not parallel.sharded and attention == "plain"
+    cross_entropy = CrossEntropy(vocab) if one_device else VocabParallelCrossEntropy(vocab, parallel)
     weighted_sum = WeightedSum(parallel)
     has_aux = shape.num_experts > 0 and shape.router_aux_loss > 0
     auxiliary_loss = AuxiliaryLoss(shape.router_aux_loss, parallel) if has_aux else None
@@ -243,6 +257,7 @@ def build_model(
         for cell in (head, cross_entropy, weighted_sum, *([auxiliary_loss] if has_aux else [])):
             cell.pipeline_stage = layer_stages[-1]
     transformer = Transformer(decoder, head, tied=shape.tie_embeddings)
-    model = TrainingModel(transformer, cross_entropy, weighted_sum, auxiliary_loss)
+    kind = PipelineTrainingModel if layer_stages else TrainingModel
+    model = kind(transformer, cross_entropy, weighted_sum, auxiliary_loss)
     draw_parameters(model, shape, seed)
     return model

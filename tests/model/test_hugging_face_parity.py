@@ -3,10 +3,10 @@
 import mindspore as ms
 import numpy as np
 import pytest
+from hf_fixture import PADDED_ROWS, batch, load, model_with_weights
 from mindspore import nn
 
 from msparallel.parallel_config import OpParallelConfig
-from tests.model.hf_fixture import PADDED_ROWS, batch, load, model_with_weights
 
 pytestmark = pytest.mark.cpu
 
