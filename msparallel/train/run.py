@@ -119,7 +119,7 @@ def run_recipe(plan: Plan, rank: int = 0) -> RunResult:
     """
     from msparallel.train.prepare import finished, prepare
 
-    checkpoint = store(plan).newest()
+    checkpoint = store(plan, rank=rank).newest()
     if done := finished(plan, checkpoint):
         if not (curve := run_dir(plan) / "loss.png").exists():  # killed between the last checkpoint and the curve
             evaluations = [(int(e["step"]), e["loss"]) for e in done.eval_losses]
