@@ -169,7 +169,7 @@ class CheckpointStore:
     def _prepare(self, partial: Path, needed: int) -> None:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            for left_over in self.root.glob("step_*.partial"):
+            for left_over in (*self.root.glob("step_*.partial"), *self.root.glob("step_*.replaced")):
                 shutil.rmtree(left_over)
             free = shutil.disk_usage(self.root).free
             if free < needed * max(1, self.ranks):
@@ -207,7 +207,8 @@ class CheckpointStore:
         partial.rename(final)
         _sync(self.root)
         shutil.rmtree(replaced, ignore_errors=True)
-        for old in self._folders()[self.keep :]:
+        folders = self._folders()
+        for old in folders[folders.index(final) :][self.keep :]:  # newer ones are damaged, and count for nothing
             shutil.rmtree(old)
 
     def _folders(self) -> list[Path]:
