@@ -88,7 +88,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     Raises RunError where a line before the last is not a record.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_bytes().splitlines()  # bytes: a text's lines would also end at characters inside a string
     except FileNotFoundError:
         return []
     records = []

@@ -46,8 +46,17 @@ def test_a_run_without_a_checkpoint_starts_the_log_again(tmp_path):
     assert log.losses == [1.0] and log.evaluations == []
 
 
+def test_a_text_may_hold_any_character(tmp_path):
+    log = write(tmp_path / "log.jsonl", [1])
+    sample = "a\n\r\x0b\x1c\x85\u2028\u2029\u4f60"
+    log.append("end", step=1, sample=sample)
+    log.append("start", recipe="r")
+    assert read_records(log.path)[-2]["sample"] == sample
+
+
 def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path):
     log = write(tmp_path / "log.jsonl", [1, 2])
+    log.append("end", step=2, sample="\u4f60\u597d")
     log.close()
     content = log.path.read_bytes()
     for length in range(len(content.splitlines(keepends=True)[0]), len(content)):
