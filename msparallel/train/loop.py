@@ -103,7 +103,7 @@ class Training:
             result = self._step(step)
             took = time.perf_counter() - began
             done, last = step + 1, step + 1 == train.steps
-            if not math.isfinite(result.loss):
+            if not math.isfinite(result.loss) or not (result.overflow or math.isfinite(result.grad_norm)):
                 raise RunError(self._not_finite(done, result))
             if step > self.start or train.steps - self.start == 1:
                 seconds, counted = seconds + took, counted + self.tokens_a_step
@@ -241,8 +241,8 @@ class Training:
     def _not_finite(self, step: int, result: StepResult) -> str:
         rate = self.plan.recipe.optimizer.learning_rate
         return (
-            f"{run_dir(self.plan)}\n  The loss of step {step} is {result.loss} (gradient norm {result.grad_norm}). The "
-            f"run stopped before that went into a checkpoint.\n  Try: optimizer.learning_rate={rate / 3:.2g}, or a "
+            f"{run_dir(self.plan)}\n  The loss of step {step} is {result.loss}, its gradient norm {result.grad_norm}. "
+            f"The run stopped before that went into a checkpoint.\n  Try: optimizer.learning_rate={rate / 3:.2g}, or a "
             "longer optimizer.warmup_steps"
         )
 
