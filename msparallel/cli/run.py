@@ -37,7 +37,7 @@ def command(
 ) -> None:
     """Train RECIPE, or go on from its last checkpoint."""
     from msparallel.errors import UserError
-    from msparallel.launch.devices import check_devices
+    from msparallel.launch.devices import check_devices, check_mindspore
     from msparallel.launch.msrun import launch, msrun_command
     from msparallel.plan import resolve
     from msparallel.recipe.load import load_recipe
@@ -60,6 +60,7 @@ def command(
         )
         return
     check_devices(plan)
+    check_mindspore()
     if fresh and (aside := move_aside(plan)):
         notice(f"The old output is now {aside}.")
     if plan.world_size == 1:

@@ -1,4 +1,4 @@
-"""Whether this machine has the devices that a plan asks for.
+"""Whether this machine has what a plan needs: MindSpore, and the devices.
 
 In: a Plan. Out: nothing, or a UserError that names what is missing and what can be done here all the same.
 
@@ -9,11 +9,23 @@ msparallel.errors.UserError: llama2_7b_dp2_tp2_pp2 needs 8 Ascend 910B on this m
 
 from __future__ import annotations
 
+import platform
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 from msparallel.errors import UserError
 from msparallel.plan import Plan
+
+
+def check_mindspore() -> None:
+    """Raise UserError where MindSpore is not installed; nothing is imported."""
+    if find_spec("mindspore") is None:
+        raise UserError(
+            f"MindSpore is not installed for this Python ({platform.python_version()} on {platform.system()}). It has "
+            f"wheels for Linux with Python 3.10 to 3.12: `pip install 'mindspore>=2.9,<2.11'`.\n"
+            f"  Without it recipes can be listed, copied, checked and shown: `msparallel ls`, `cp`, `validate`, `show`."
+        )
 
 
 def ascend_devices(dev: Path = Path("/dev")) -> int:
