@@ -68,8 +68,8 @@ class Corpus:
                     yield text
         if empty:
             raise UserError(
-                f"data.source: {self.source}\n  The corpus is empty: {len(self.files):,} file(s), "
-                f"{self.size_bytes:,} bytes, and no text in them.\n  Try: data.source={STDLIB}"
+                f"data.corpus: {self.source}\n  The corpus is empty: {len(self.files):,} file(s), "
+                f"{self.size_bytes:,} bytes, and no text in them.\n  Try: data.corpus={STDLIB}"
             )
 
     def _json_texts(self, path: Path) -> Iterator[str]:
@@ -148,8 +148,8 @@ def _stdlib_files() -> list[Path]:
     files = [path for path in files if _is_utf8(path)]
     if not files:
         raise UserError(
-            f"data.source: {STDLIB}\n  This Python has no sources of its standard library under {root}.\n"
-            "  Install them, or name text files: data.source=PATH"
+            f"data.corpus: {STDLIB}\n  This Python has no sources of its standard library under {root}.\n"
+            "  Install them, or name text files: data.corpus=PATH"
         )
     return sorted(files, key=lambda path: path.relative_to(root).as_posix())
 
@@ -167,8 +167,8 @@ def _find_files(source: str) -> list[Path]:
     path = Path(source).expanduser()
     if path.is_dir():
         raise UserError(
-            f"data.source: {source}\n  This is a directory; say which of its files are meant.\n"
-            f"  Try: data.source={path / '*.txt'}"
+            f"data.corpus: {source}\n  This is a directory; say which of its files are meant.\n"
+            f"  Try: data.corpus={path / '*.txt'}"
         )
     if path.exists():
         return [path]
@@ -178,10 +178,10 @@ def _find_files(source: str) -> list[Path]:
         if files:
             return files
         raise UserError(
-            f"data.source: {source}\n  No file matches this pattern in {Path.cwd()}.\n  Try: data.source={STDLIB}"
+            f"data.corpus: {source}\n  No file matches this pattern in {Path.cwd()}.\n  Try: data.corpus={STDLIB}"
         )
     near = _near_names(path)
-    raise UserError(f"data.source: {source}\n  No such file: {path.absolute()}.\n  Try: data.source={near or STDLIB}")
+    raise UserError(f"data.corpus: {source}\n  No such file: {path.absolute()}.\n  Try: data.corpus={near or STDLIB}")
 
 
 def _near_names(path: Path) -> str:
@@ -244,7 +244,7 @@ def _plain_texts(path: Path) -> Iterator[str]:
 
 
 def _unreadable(path: Path, error: OSError) -> UserError:
-    return UserError(f"data.source: {path}\n  Cannot be read: {error.strerror or error}.")
+    return UserError(f"data.corpus: {path}\n  Cannot be read: {error.strerror or error}.")
 
 
 def _no_text(path: Path, number: int, text_field: str, record: dict[str, object]) -> UserError:

@@ -166,7 +166,7 @@ def _check_lengths(
 
 
 def _shorter(tokens: int) -> str:
-    return f"train.seq_length={tokens - 1}" if tokens > 1 else "data.source=python_stdlib"
+    return f"train.seq_length={tokens - 1}" if tokens > 1 else "data.corpus=python_stdlib"
 
 
 def _split_that_works(stream: TokenStream, seq_length: int, too_short: PackedSequences) -> str:

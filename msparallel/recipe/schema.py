@@ -173,7 +173,7 @@ class Data(Section):
     """Text and tokenizer."""
 
     corpus: Name = "python_stdlib"
-    """`python_stdlib` (this machine's own Python sources), or a file, folder or glob of plain text or JSON Lines."""
+    """`python_stdlib` (this machine's own Python sources), or a file or glob of plain text or JSON Lines."""
     text_field: Name | None = None
     """Field of a JSON line that holds the text. Left out: text."""
     tokenizer: Name = "bpe"

@@ -116,10 +116,10 @@ def test_text_that_is_not_utf8_says_file_and_line(tmp_path):
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("corpus.tx", ["No such file", "Try: data.source=corpus.txt"]),
-        ("elsewhere/nothing.bin", ["No such file", "Try: data.source=python_stdlib"]),
-        ("folder", ["is a directory", "Try: data.source=folder/*.txt"]),
-        ("*.csv", ["No file matches", "Try: data.source=python_stdlib"]),
+        ("corpus.tx", ["No such file", "Try: data.corpus=corpus.txt"]),
+        ("elsewhere/nothing.bin", ["No such file", "Try: data.corpus=python_stdlib"]),
+        ("folder", ["is a directory", "Try: data.corpus=folder/*.txt"]),
+        ("*.csv", ["No file matches", "Try: data.corpus=python_stdlib"]),
     ],
 )
 def test_source_that_is_not_there(tmp_path, monkeypatch, source, words):
@@ -128,7 +128,7 @@ def test_source_that_is_not_there(tmp_path, monkeypatch, source, words):
     (tmp_path / "folder").mkdir()
     with pytest.raises(UserError) as caught:
         open_corpus(source)
-    assert str(caught.value).startswith(f"data.source: {source}\n")
+    assert str(caught.value).startswith(f"data.corpus: {source}\n")
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 

@@ -144,7 +144,7 @@ def test_batch_larger_than_the_data(cache):
         ({"eval_fraction": float("nan")}, "data.eval_fraction: nan"),
         ({"seq_length": 0}, "train.seq_length: 0"),
         ({"seed": -1}, "train.seed: -1"),
-        ({"source": "/no/such/corpus.txt"}, "data.source: /no/such/corpus.txt"),
+        ({"source": "/no/such/corpus.txt"}, "data.corpus: /no/such/corpus.txt"),
         ({"tokenizer": "/no/such/tokenizer.json"}, "data.tokenizer: /no/such/tokenizer.json"),
         ({"vocab_size": 100}, "Try: model.vocab_size=257"),
     ],
