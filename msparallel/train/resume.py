@@ -3,9 +3,10 @@
 In: a plan and a checkpoint's state. Out: a UserError that says what differs, or parameters filled in.
 
 What must stay, because the losses would mean something else: the model's shape, the seed, seq_length,
-global_batch_size, dtype and the data. What may change: `optimizer` and `steps` (the schedule is then the new one, read
-at the step reached: a longer cosine rises back to its own curve), intervals, micro_batch_size, and data_parallel where
-one copy holds everything. Slices fit only the plan that cut them.
+global_batch_size, dtype and the data; and loss_scale, whose value comes from the checkpoint. What may change:
+`optimizer` and `steps` (the schedule is then the new one, read at the step reached: a longer cosine rises back to its
+own curve), intervals, micro_batch_size, and data_parallel where one copy holds everything. Slices fit only the plan
+that cut them.
 
 >>> check_matches(checkpoint, plan)
 >>> restore(checkpoint, parameters)
@@ -51,6 +52,7 @@ def identity(plan: Plan) -> dict[str, Any]:
         "train.seed": train.seed,
         "train.seq_length": train.seq_length,
         "train.dtype": train.dtype,
+        "train.loss_scale": (train.loss_scale or "dynamic") if train.dtype == "float16" else None,
         "train.global_batch_size": plan.global_batch_size,
     }
 
@@ -115,7 +117,7 @@ def check_data(checkpoint: Checkpoint, fingerprint: str) -> None:
 def restore(checkpoint: Checkpoint, weights: Iterable[Parameter], state: Iterable[Parameter]) -> None:
     """Fill weights from the checkpoint's model file, and the optimizer's state from the other.
 
-    Raises UserError where a parameter is absent or has another shape or dtype.
+    Raises UserError where a parameter is absent or has another shape.
     """
     from mindspore import Tensor
 
