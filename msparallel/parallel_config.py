@@ -14,8 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-RECOMPUTE = ("none", "selective", "full")
-
 
 @dataclass(frozen=True, kw_only=True)
 class OpParallelConfig:

@@ -82,11 +82,6 @@ class Plan:
         return tuple(group % self.mesh.pp for group in self.layer_groups)
 
     @property
-    def layer_segments(self) -> tuple[int, ...]:
-        """Pipeline segment (virtual stage) of each layer."""
-        return tuple(group // self.mesh.pp for group in self.layer_groups)
-
-    @property
     def accumulation_steps(self) -> int:
         """Gradient accumulation steps: micro-batches of a step where no pipeline takes them."""
         return 1 if self.mesh.pp > 1 else self.micro_batch_num

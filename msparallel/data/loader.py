@@ -61,10 +61,6 @@ class TrainLoader:
             numbers[of_epoch] = self._order(int(epoch))[positions[of_epoch]]
         return self._sequences.batch(numbers)
 
-    def epoch(self, step: int) -> float:
-        """Passes over the training data before a step."""
-        return step * self.global_batch_size / self.num_sequences
-
     def state(self, step: int) -> dict[str, int | str]:
         """Where the data stands before `step`, as JSON values: epoch, position in it (sequences), seed, fingerprint."""
         epoch, position = divmod(step * self.global_batch_size, self.num_sequences)
