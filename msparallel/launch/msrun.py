@@ -43,6 +43,7 @@ def msrun_command(
     master_addr: str = "127.0.0.1",
     master_port: int = 8118,
     log_dir: str | Path | None = None,
+    follow: bool = True,
 ) -> list[str]:
     """Argument list that starts this node's workers.
 
@@ -50,6 +51,7 @@ def msrun_command(
         node_rank: of this machine, 0 .. plan.nodes - 1; node 0 also runs msrun's scheduler.
         master_addr, master_port: where the scheduler listens.
         log_dir: of the workers' logs; left out: output_dir/NAME/logs.
+        follow: msrun itself shows the log of the rank that knows the loss (or of this node's first).
 
     Raises:
         UserError: the plan has no such node.
@@ -59,32 +61,28 @@ def msrun_command(
             f"--node-rank {node_rank}: {plan.recipe.name} has {plan.nodes} "
             f"node{'s' * (plan.nodes > 1)}, 0 to {plan.nodes - 1}."
         )
-    return [
-        "msrun",
-        "--worker_num",
-        str(plan.world_size),
-        "--local_worker_num",
-        str(plan.devices_per_node),
-        "--node_rank",
-        str(node_rank),
-        "--master_addr",
-        master_addr,
-        "--master_port",
-        str(master_port),
-        "--cluster_time_out",
-        str(CLUSTER_TIMEOUT_S),
-        "--log_dir",
-        str(log_dir or logs_dir(plan)),
-        "--join",
-        "True",
-        "--tail_worker_log",
-        "-2",  # none: the launcher shows the one that matters
-        "python",
-        "-m",
-        "msparallel.launch.worker",
-        plan.recipe.path,
-        *plan.recipe.overrides,
-    ]
+    options = {
+        "worker_num": plan.world_size,
+        "local_worker_num": plan.devices_per_node,
+        "node_rank": node_rank,
+        "master_addr": master_addr,
+        "master_port": master_port,
+        "cluster_time_out": CLUSTER_TIMEOUT_S,
+        "log_dir": log_dir or logs_dir(plan),
+        "join": True,
+        "tail_worker_log": _shown_rank(plan, node_rank) if follow else -2,  # -2 is nobody; -1 would be all
+    }
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return ["msrun", *words, "python", "-m", "msparallel.launch.worker", plan.recipe.path, *plan.recipe.overrides]
+
+
+def _local_ranks(plan: Plan, node_rank: int) -> range:
+    return range(node_rank * plan.devices_per_node, (node_rank + 1) * plan.devices_per_node)
+
+
+def _shown_rank(plan: Plan, node_rank: int) -> int:
+    local = _local_ranks(plan, node_rank)
+    return reporting_rank(plan) if reporting_rank(plan) in local else local[0]
 
 
 def logs_dir(plan: Plan) -> Path:
@@ -130,9 +128,10 @@ def launch(
         check_port(master_addr, master_port)
     logs = logs_dir(plan)
     _clear(logs)
-    command = msrun_command(plan, node_rank=node_rank, master_addr=master_addr, master_port=master_port, log_dir=logs)
-    local = range(node_rank * plan.devices_per_node, (node_rank + 1) * plan.devices_per_node)
-    shown = reporting_rank(plan) if reporting_rank(plan) in local else local[0]
+    command = msrun_command(
+        plan, node_rank=node_rank, master_addr=master_addr, master_port=master_port, log_dir=logs, follow=False
+    )
+    local, shown = _local_ranks(plan, node_rank), _shown_rank(plan, node_rank)
     with (logs / "msrun.log").open("wb") as output:
         process = subprocess.Popen(
             _resolved(command),

@@ -136,3 +136,31 @@ def test_a_zombie_does_not_run(tmp_path):
     path.write_text(json.dumps({**json.loads(path.read_text()), "pid": zombie.pid}))
     assert read_states(tmp_path, [0])[0].state == "killed"
     zombie.wait()
+
+
+@pytest.mark.parametrize("script, words", [("run_1node.sh", []), ("run_multinode.sh", ["0", "127.0.0.1", "8118"])])
+def test_scripts_print_the_command_and_run_it(repo, tmp_path, script, words):
+    """With stand-ins for the two programs on the path."""
+    for name, text in (
+        ("msrun", '#!/bin/sh\necho "msrun was given $*"\n'),
+        ("msparallel", f'#!/bin/sh\nexec {sys.executable} -c "from msparallel.cli.main import main; main()" "$@"\n'),
+    ):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(repo)}
+    done = subprocess.run(
+        ["bash", str(repo / "launch" / script), *words, "gpt_tiny_dp2_cpu", "train.steps=30"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    command, ran = done.stdout.splitlines()
+    assert command.startswith("msrun --worker_num 2") and ran == f"msrun was given {command[len('msrun ') :]}"
+    assert ran.endswith("train.steps=30")
+
+
+def test_a_script_without_a_recipe_says_how_to_call_it(repo):
+    done = subprocess.run(["bash", str(repo / "launch" / "run_multinode.sh"), "0"], capture_output=True, text=True)
+    assert done.returncode == 2 and "run_multinode.sh NODE_RANK ADDRESS PORT RECIPE" in done.stderr
