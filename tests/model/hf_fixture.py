@@ -28,10 +28,14 @@ def load(kind: str) -> tuple[ModelShape, dict[str, np.ndarray]]:
 
 
 def model_with_weights(
-    shape: ModelShape, arrays: dict[str, np.ndarray], parallel: OpParallelConfig | None = None
+    shape: ModelShape,
+    arrays: dict[str, np.ndarray],
+    parallel: OpParallelConfig | None = None,
+    compute_dtype: ms.Type = ms.float32,
 ) -> TrainingModel:
     """Our model holding the fixture's weights; the padding rows of the vocabulary get large values."""
-    model = build_model(shape, parallel or OpParallelConfig(sharded=False), seq_length=arrays["input_ids"].shape[1])
+    parallel = parallel or OpParallelConfig(sharded=False)
+    model = build_model(shape, parallel, seq_length=arrays["input_ids"].shape[1], compute_dtype=compute_dtype)
     for parameter in model.get_parameters():
         value = arrays[f"weight.{parameter.name}"]
         if parameter.name in PADDED_ROWS:
