@@ -13,13 +13,17 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
-from mindspore.common.initializer import Initializer
 
 from msparallel.model.shape import ModelShape
+
+if TYPE_CHECKING:
+    from msparallel.train.checkpoint import Slice
 
 RESIDUAL_OUTPUTS = ("o_proj", "down_proj")
 """Names of the matrices whose result is added to the residual stream."""
@@ -48,30 +52,30 @@ def initial_std(shape: ModelShape, name: str) -> float:
     return shape.init_std
 
 
-class NamedNormal(Initializer):
-    """`normal_values` as an initializer, for a parameter that has no memory yet."""
-
-    def __init__(self, seed: int, name: str, std: float) -> None:
-        super().__init__(seed=seed, name=name, std=std)
-        self.source = (seed, name)
-        self.std = std
-
-    def _initialize(self, arr: np.ndarray) -> None:
-        arr[...] = normal_values(*self.source, arr.shape, self.std)
-
-
 def draw_parameters(model: nn.Cell, shape: ModelShape, seed: int) -> None:
     """Give every matrix of `model` its first value; the names must be final.
 
-    In the modes semi_auto_parallel and auto_parallel MindSpore makes parameters without memory and fills them when it
-    compiles; such a parameter only learns how to draw itself.
+    In the modes semi_auto_parallel and auto_parallel MindSpore makes parameters without memory. Such a parameter is
+    left alone here: only a compilation says which slice this rank holds, and `draw_slices` follows it.
     """
     for parameter in model.get_parameters():
-        if parameter.ndim < 2:
-            continue
-        std = initial_std(shape, parameter.name)
-        if parameter.has_init:
-            parameter.init_mode.init = NamedNormal(seed, parameter.name, std)
-            parameter.init = parameter.init_mode.init
-        else:
+        if parameter.ndim > 1 and not parameter.has_init:
+            std = initial_std(shape, parameter.name)
             parameter.set_data(Tensor(normal_values(seed, parameter.name, parameter.shape, std), ms.float32))
+
+
+def draw_slices(parameters: Iterable[ms.Parameter], slices: Mapping[str, Slice], shape: ModelShape, seed: int) -> None:
+    """Give this rank's slice of every matrix the part of the whole first value that it is.
+
+    MindSpore would call an initializer with the slice's shape, and all slices of a matrix would be equal.
+
+    Args:
+        parameters: of this rank's stage, as they are after the compilation.
+        slices: which part of its whole each of them is.
+    """
+    for parameter in parameters:
+        part = slices[parameter.name]
+        if len(part.shape) > 1:
+            whole = normal_values(seed, parameter.name, part.shape, initial_std(shape, parameter.name))
+            mine = whole[tuple(slice(start, stop) for start, stop in part.bounds)]
+            parameter.set_data(Tensor(np.ascontiguousarray(mine), ms.float32))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import mindspore as ms
@@ -20,9 +20,11 @@ from tqdm import tqdm
 
 from msparallel import context
 from msparallel.errors import RunError
+from msparallel.model.initialize import draw_slices
 from msparallel.plan import Plan
 from msparallel.train import resume
 from msparallel.train.assemble import assemble, placeholder_inputs
+from msparallel.train.checkpoint import Slice
 from msparallel.train.curve import draw_curve
 from msparallel.train.evaluate import Evaluation, sample_text
 from msparallel.train.feed import Feed
@@ -59,6 +61,9 @@ class Training:
             optimizer = self.parts.optimizer
             resume.restore(checkpoint, self._held(optimizer.parameters), self._held(self.parts.state_parameters()))
             self._say(f"Going on from {checkpoint.path}.")
+        elif plan.shards:
+            weights = self._held(self.parts.optimizer.parameters)
+            draw_slices(weights, self._slices({p.name: p.shape for p in weights}), plan.shape, train.seed)
         self.checkpoints = store(plan, rank=rank, barrier=_barrier if plan.shards else None)
         self.tokens_a_step = plan.global_batch_size * train.seq_length
 
@@ -164,12 +169,14 @@ class Training:
         }
         slices = None
         if self.plan.shards:
-            shapes = {name: array.shape for arrays in kinds.values() for name, array in arrays.items()}
-            layouts = self.parts.step.parameter_layout_dict
-            slices = parameter_slices(layouts, shapes, mesh=self.plan.mesh, rank=self.rank)
+            slices = self._slices({name: array.shape for arrays in kinds.values() for name, array in arrays.items()})
         path = self.checkpoints.write(step, kinds, self._state(step), slices)
         if self.log:
             self.log.append("checkpoint", step=step, path=str(path), seconds=round(time.perf_counter() - began, 3))
+
+    def _slices(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Slice]:
+        layouts = self.parts.step.parameter_layout_dict
+        return parameter_slices(layouts, shapes, mesh=self.plan.mesh, rank=self.rank)
 
     def _held(self, parameters: Iterable[ms.Parameter]) -> list[ms.Parameter]:
         """Those that this rank has values of: a pipeline stage has its own layers only."""

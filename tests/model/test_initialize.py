@@ -6,10 +6,11 @@ import mindspore as ms
 import numpy as np
 import pytest
 
-from msparallel.model.initialize import NamedNormal, initial_std, normal_values
+from msparallel.model.initialize import draw_slices, initial_std, normal_values
 from msparallel.model.shape import ModelShape
 from msparallel.model.transformer import build_model
 from msparallel.parallel_config import OpParallelConfig
+from msparallel.train.checkpoint import Slice
 
 pytestmark = pytest.mark.cpu
 
@@ -53,12 +54,25 @@ def test_a_layer_does_not_depend_on_the_layers_beside_it():
     assert np.array_equal(deep[name], shallow[name])
 
 
-def test_lazy_parameters_get_the_same_values():
-    eager = values()
-    ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=1)
-    model = build_model(SHAPE, OpParallelConfig(), seq_length=16, seed=1)
-    assert all(parameter.has_init for parameter in model.get_parameters())
-    assert same(eager, {parameter.name: parameter.init_data().asnumpy() for parameter in model.get_parameters()})
+@pytest.mark.parametrize("parts", [(1, 1), (2, 1), (1, 4), (2, 4)])
+def test_slices_of_all_ranks_put_together_are_the_whole(parts):
+    """Whatever the cut, in rows, columns or both, each rank holds its own part of one and the same matrix."""
+    name, shape = "model.layers.0.self_attn.o_proj.weight", (8, 12)
+    rows, columns = shape[0] // parts[0], shape[1] // parts[1]
+    got = np.zeros(shape, np.float32)
+    for row in range(parts[0]):
+        for column in range(parts[1]):
+            bounds = ((row * rows, row * rows + rows), (column * columns, column * columns + columns))
+            parameter = ms.Parameter(ms.Tensor(np.zeros((rows, columns), np.float32)), name=name)
+            draw_slices([parameter], {name: Slice(shape=shape, bounds=bounds, cut_by=((), ()))}, SHAPE, seed=1)
+            got[bounds[0][0] : bounds[0][1], bounds[1][0] : bounds[1][1]] = parameter.asnumpy()
+    assert np.array_equal(got, normal_values(1, name, shape, initial_std(SHAPE, name)))
+
+
+def test_norms_keep_their_ones():
+    parameter = ms.Parameter(ms.Tensor(np.ones(4, np.float32)), name="model.norm.weight")
+    draw_slices([parameter], {parameter.name: Slice(shape=(8,), bounds=((0, 4),), cut_by=((),))}, SHAPE, seed=1)
+    assert (parameter.asnumpy() == 1).all()
 
 
 def test_spread_of_matrices_norms_and_biases():
@@ -74,9 +88,6 @@ def test_spread_of_matrices_norms_and_biases():
 def test_normal_values_are_what_a_name_says():
     whole = normal_values(3, "model.norm.weight", (4, 6), 0.5)
     assert whole.dtype == np.float32
-    got = np.empty((4, 6), np.float32)
-    NamedNormal(3, "model.norm.weight", 0.5)(got)
-    assert np.array_equal(whole, got)
     assert initial_std(SHAPE, "model.layers.0.mlp.experts.down_proj") < initial_std(SHAPE, "lm_head.weight")
 
 
