@@ -23,8 +23,7 @@ class OpParallelConfig:
         data_parallel, model_parallel, context_parallel: degrees of the axes dp, tp and cp.
         use_seq_parallel: between the tensor-parallel matrices, tokens are cut over tp as well (Megatron's
             sequence parallel).
-        context_parallel_algo: MindFormers' names for the exchange of keys and values, and `ring_cp` for
-            the ring inside FlashAttentionScore.
+        context_parallel_algo: MindFormers' names for the exchange of keys and values.
         expert_parallel: experts are cut over this many of the dp x cp x tp devices of a stage.
         vocab_parallel: embedding and LM head are cut along the vocabulary over tp.
         recompute: `full` recomputes a layer in the backward pass, `selective` its attention core only.
@@ -35,7 +34,7 @@ class OpParallelConfig:
     model_parallel: int = 1
     context_parallel: int = 1
     use_seq_parallel: bool = False
-    context_parallel_algo: Literal["colossalai_cp", "ulysses_cp", "ring_cp"] = "colossalai_cp"
+    context_parallel_algo: Literal["colossalai_cp", "ulysses_cp"] = "colossalai_cp"
     expert_parallel: int = 1
     vocab_parallel: bool = True
     recompute: Literal["none", "selective", "full"] = "none"

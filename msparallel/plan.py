@@ -20,8 +20,8 @@ from msparallel.parallel_config import OpParallelConfig
 from msparallel.recipe import derive
 from msparallel.recipe.recipe import Recipe
 
-CONTEXT_PARALLEL_ALGO = {"all_gather": "colossalai_cp", "ulysses": "ulysses_cp", "ring": "ring_cp"}
-"""Recipe's name -> field of OpParallelConfig (MindFormers' names; ring is FlashAttentionScore's own attribute)."""
+CONTEXT_PARALLEL_ALGO = {"all_gather": "colossalai_cp", "ulysses": "ulysses_cp"}
+"""Recipe's name -> field of OpParallelConfig (MindFormers' names)."""
 DEFAULT_SEARCH_MODE = "recursive_programming"
 """What auto_parallel uses where the recipe names none; MindSpore's default too."""
 

@@ -37,7 +37,7 @@ def sections(folder: Path, **changes: Any) -> dict[str, dict[str, Any]]:
             "output_dir": str(folder / "output"),
             "checkpoint_interval": 2,
             "eval_interval": 3,
-            "eval_batches": 2,
+            "eval_sequences": 8,
             "sample_tokens": 4,
         },
     }

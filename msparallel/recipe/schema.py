@@ -107,7 +107,7 @@ class Parallel(Section):
     """Consecutive groups of layers, each on its own devices."""
     context_parallel: Degree = 1
     """Devices that share one sequence."""
-    context_parallel_algo: Literal["all_gather", "ulysses", "ring"] | None = None
+    context_parallel_algo: Literal["all_gather", "ulysses"] | None = None
     """How keys and values meet the queries. Left out: all_gather."""
     sequence_parallel: bool = False
     """Between the tensor-parallel matrices tokens are cut over model_parallel too; saves activation memory."""
@@ -210,8 +210,8 @@ class Train(Section):
     """Steps between lines of the log."""
     eval_interval: Count | None = None
     """Steps between evaluations. Left out: before the first and after the last step only."""
-    eval_batches: Count = 8
-    """Micro-batches of one evaluation."""
+    eval_sequences: Count = 64
+    """Sequences of one evaluation, the same ones each time and under every strategy."""
     checkpoint_interval: Count | None = None
     """Steps between checkpoints. Left out: after the last step only."""
     keep_checkpoints: Annotated[int, Field(ge=2)] = 2

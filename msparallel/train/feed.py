@@ -41,7 +41,7 @@ class Feed:
         train, rows, dp = self._plan.recipe.train, self._plan.micro_batch_size, self._plan.mesh.dp
         assert train is not None, "only recipes with a train section are trained"
         size = rows * dp if self._plan.shards else rows
-        batches = list(self._data.eval_batches(batch_size=size, max_sequences=train.eval_batches * rows))
+        batches = list(self._data.eval_batches(batch_size=size, max_sequences=train.eval_sequences))
         valid = sum(batch.valid_tokens for batch in batches)
         mine = [self._shard(batch) for batch in batches] if self._plan.shards else batches[self._dp_rank :: dp]
         return [_inputs(batch, valid) for batch in mine]

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.pure
 TEXTS = [path.read_text(encoding="utf-8") for path in shipped_recipes().values()]
 KEYS = [(section, key) for section, cls in SECTIONS.items() for key in cls.model_fields]
 ODD = [
-    None, True, False, "auto", "on", "off", "3e-4", "", "1:30", "none", "true", "qwen3_8b", "atlas_900_a3", "ring",
+    None, True, False, "auto", "on", "off", "3e-4", "", "1:30", "none", "true", "qwen3_8b", "atlas_900_a3", "ulysses",
     "ulysses", "level3", "flash", "float16", "dynamic", "semi_auto_parallel", "auto_parallel", "data_parallel",
     "hybrid_parallel", [], [1], [4, 4], [[1]], {}, {"a": 1}, -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 63, 64, 100,
     4096, 4097, 10**6,

@@ -215,15 +215,6 @@ CASES = [
         "126 % 4 = 2",
     ),
     Case("ulysses_heads", CONTEXT, "parallel.context_parallel_algo=ulysses model.num_kv_heads=2", "num_kv_heads is 2"),
-    Case(
-        "ring_needs_flash", CONTEXT, "parallel.context_parallel_algo=ring model.attention=plain", "attention is plain"
-    ),
-    Case(
-        "ring_needs_semi_auto",
-        CONTEXT,
-        "parallel.context_parallel_algo=ring parallel.mode=auto_parallel",
-        "semi_auto_parallel only",
-    ),
     Case("experts_over_expert_parallel", EXPERTS, "model.num_experts=6", "6 % 4 = 2"),
     Case("devices_over_expert_parallel", EXPERTS, "parallel.expert_parallel=8", "4 % 8 = 4"),
     # pipeline

@@ -138,7 +138,7 @@ def test_fresh_starts_over_and_deletes_nothing(reference, tmp_path):
 
 def test_accumulation_gives_the_same_losses(reference, tmp_path):
     _, expected = reference
-    result = run_json(write_recipe(tmp_path, train__micro_batch_size=1, train__eval_batches=8))
+    result = run_json(write_recipe(tmp_path, train__micro_batch_size=1))
     assert result["losses"] == pytest.approx(expected["losses"], rel=1e-5)
     assert [e["loss"] for e in result["eval_losses"]] == pytest.approx(
         [e["loss"] for e in expected["eval_losses"]], rel=1e-5

@@ -141,34 +141,13 @@ def ulysses_heads(recipe: Recipe) -> Iterator[Finding]:
             key="parallel.context_parallel_algo",
             message=f"ulysses spreads heads over model_parallel {grid.tp} x context_parallel {grid.cp} = {pieces} "
             "devices, "
-            f"but {name} is {count} ({count} % {pieces} = {count % pieces}). all_gather and ring keep heads whole.",
+            f"but {name} is {count} ({count} % {pieces} = {count % pieces}). all_gather keeps heads whole.",
             tries=itertools.chain(
                 [{"parallel.context_parallel_algo": "all_gather"}],
                 _lower(recipe, CONTEXT_PARALLEL, grid.cp, count // grid.tp),
             ),
         )
         return
-
-
-def ring_needs_flash(recipe: Recipe) -> Iterator[Finding]:
-    """ring is an attribute of flash attention."""
-    if recipe.parallel.context_parallel_algo == "ring" and derive.attention(recipe) != "flash":
-        yield Finding(
-            key="parallel.context_parallel_algo",
-            message=f"The ring is inside the flash attention kernel, but attention is {derive.attention(recipe)} here.",
-            tries=[{"model.attention": "flash"}, {"parallel.context_parallel_algo": "all_gather"}],
-        )
-
-
-def ring_needs_semi_auto(recipe: Recipe) -> Iterator[Finding]:
-    """MindSpore runs ring attention in semi_auto_parallel only."""
-    parallel = recipe.parallel
-    if parallel.context_parallel_algo == "ring" and parallel.mode == "auto_parallel":
-        yield Finding(
-            key="parallel.context_parallel_algo",
-            message="MindSpore supports ring attention in semi_auto_parallel only; the mode is auto_parallel.",
-            tries=[{"parallel.context_parallel_algo": "all_gather"}, {"parallel.mode": "semi_auto_parallel"}],
-        )
 
 
 def experts_over_expert_parallel(recipe: Recipe) -> Iterator[Finding]:
@@ -215,8 +194,6 @@ RULES = (
     sequence_over_context_parallel,
     tokens_over_sequence_parallel,
     ulysses_heads,
-    ring_needs_flash,
-    ring_needs_semi_auto,
     experts_over_expert_parallel,
     devices_over_expert_parallel,
 )
