@@ -41,7 +41,7 @@ def command(
     from msparallel.launch.msrun import launch, msrun_command
     from msparallel.plan import resolve
     from msparallel.recipe.load import load_recipe
-    from msparallel.train.run import closing_text, move_aside, notice, run_recipe
+    from msparallel.train.run import closing_text, move_aside, notice, run_dir, run_recipe
 
     plan = resolve(load_recipe(recipe_name, overrides))
     if plan.recipe.train is None:
@@ -61,6 +61,11 @@ def command(
         return
     check_devices(plan)
     check_mindspore()
+    if fresh and several:
+        raise UserError(
+            f"--fresh with {plan.nodes} machines: each would move the others' new output aside. Rename "
+            f"{run_dir(plan)} once, then start without --fresh."
+        )
     if fresh and (aside := move_aside(plan)):
         notice(f"The old output is now {aside}.")
     if plan.world_size == 1:

@@ -127,12 +127,13 @@ def launch(
     elif node_rank == 0:
         check_port(master_addr, master_port)
     logs = logs_dir(plan)
-    _clear(logs)
+    local, shown = _local_ranks(plan, node_rank), _shown_rank(plan, node_rank)
+    _clear(logs, local)
     command = msrun_command(
         plan, node_rank=node_rank, master_addr=master_addr, master_port=master_port, log_dir=logs, follow=False
     )
-    local, shown = _local_ranks(plan, node_rank), _shown_rank(plan, node_rank)
-    with (logs / "msrun.log").open("wb") as output:
+    msrun_log = logs / f"msrun_{node_rank}.log"
+    with msrun_log.open("wb") as output:
         process = subprocess.Popen(
             _resolved(command),
             stdout=output,
@@ -158,9 +159,9 @@ def launch(
     follower.show()
     states = read_states(logs, local)
     if failure := first_failure(states):
-        raise _failed(plan, failure, logs)
+        raise _failed(plan, failure, logs, msrun_log)
     if process.returncode or not all(state.done for state in states):
-        text = _last_lines(logs / f"worker_{shown}.log") or _last_lines(logs / "msrun.log")
+        text = _last_lines(logs / f"worker_{shown}.log") or _last_lines(msrun_log)
         raise RunError(
             f"msrun ended with code {process.returncode} before its workers were done.\n{text}\n  Logs: {logs}"
         )
@@ -171,14 +172,14 @@ def launch(
     return RunResult(**json.loads((logs / "result.json").read_text(encoding="utf-8")))
 
 
-def _failed(plan: Plan, failure: WorkerState, logs: Path) -> UserError:
+def _failed(plan: Plan, failure: WorkerState, logs: Path, msrun_log: Path) -> UserError:
     """The first failing rank's own words."""
     log = logs / f"worker_{failure.rank}.log"
     if failure.text and failure.exit_code == UserError.exit_code:
         return UserError(failure.text)
     if failure.text:
         return RunError(f"Rank {failure.rank} of {plan.world_size} failed first:\n{failure.text}\n  Log: {log}")
-    killed = _signal_in(logs / "msrun.log", failure.pid)
+    killed = _signal_in(msrun_log, failure.pid)
     how = f"was killed by {killed}" if killed else "ended without a word"
     hint = " The kernel does that when memory runs out: see `dmesg`." if killed == "SIGKILL" else ""
     return RunError(
@@ -219,13 +220,16 @@ class _Follower:
         sys.stderr.flush()
 
 
-def _clear(logs: Path) -> None:
-    """Take away the states and logs of an earlier launch: old failures must not be read as new ones."""
+def _clear(logs: Path, ranks: range) -> None:
+    """Take away what an earlier launch of these ranks left: old failures must not be read as new ones.
+
+    Other machines may keep theirs in the same folder.
+    """
+    names = [f"rank_{rank}.json" for rank in ranks] + [f"worker_{rank}.log" for rank in ranks]
     try:
         logs.mkdir(parents=True, exist_ok=True)
-        for pattern in ("rank_*.json", "worker_*.log", "result.json", "scheduler.log", "msrun.log"):
-            for path in logs.glob(pattern):
-                path.unlink()
+        for name in names:
+            (logs / name).unlink(missing_ok=True)
     except OSError as error:
         raise RunError(
             f"{logs}\n  The logs cannot be written: {error}. Set train.output_dir to another place."

@@ -138,9 +138,13 @@ def closing_text(plan: Plan, result: RunResult) -> str:
     """What a person reads at the end: what came out, where it is, what to try next."""
     train = plan.recipe.train
     assert train is not None, "only recipes with a train section are trained"
+    if not result.checkpoint:
+        machine = reporting_rank(plan) // plan.devices_per_node
+        return f"This machine's part of {plan.recipe.name} is done; machine {machine} tells of the losses."
     folder, more = run_dir(plan), 2 * train.steps
-    shipped = shipped_recipes().get(plan.recipe.name) == Path(plan.recipe.path)
-    name = plan.recipe.name if shipped else plan.recipe.path
+    shipped = shipped_recipes().get(plan.recipe.name)
+    is_shipped = shipped is not None and shipped.resolve() == Path(plan.recipe.path).resolve()
+    name = plan.recipe.name if is_shipped else plan.recipe.path
     again = " ".join(["msparallel run", name, *(o for o in plan.recipe.overrides if not o.startswith("train.steps="))])
     lines = []
     if result.finished_before:

@@ -14,10 +14,11 @@ from tiny_recipe import run, write_recipe
 
 from msparallel.errors import RunError, UserError
 from msparallel.launch.devices import ascend_devices, check_devices
-from msparallel.launch.msrun import check_port, free_port, msrun_command
+from msparallel.launch.msrun import _clear, check_port, free_port, msrun_command
 from msparallel.launch.status import WorkerStatus, first_failure, read_states
 from msparallel.plan import resolve
 from msparallel.recipe.load import load_recipe
+from msparallel.train.run import RunResult, closing_text
 
 pytestmark = pytest.mark.pure
 
@@ -62,6 +63,32 @@ def test_print_command_prints_it_and_starts_nothing(tmp_path):
 def test_several_machines_need_their_numbers():
     done = run("run", "llama2_13b_dp8_tp4_pp2")
     assert done.returncode == 2 and "--node-rank 0..7 --master-addr" in done.stderr
+
+
+def test_fresh_is_for_one_machine():
+    """Each machine would move the others' new output aside."""
+    words = ["gpt_tiny_dp2_cpu", "cluster.nodes=2", "cluster.devices_per_node=1", "--node-rank", "1", "--fresh"]
+    done = run("run", *words, "--master-addr", "127.0.0.1", "--master-port", "8118")
+    assert done.returncode == 2 and "output/gpt_tiny_dp2_cpu" in done.stderr
+
+
+def test_a_launch_leaves_the_files_of_other_machines(tmp_path):
+    names = [f"{kind}_{rank}.{end}" for rank in range(4) for kind, end in (("rank", "json"), ("worker", "log"))]
+    for name in names:
+        (tmp_path / name).touch()
+    _clear(tmp_path, range(2, 4))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "rank_0.json",
+        "rank_1.json",
+        "worker_0.log",
+        "worker_1.log",
+    ]
+
+
+def test_the_end_on_a_machine_that_does_not_know_the_loss():
+    plan = resolve(load_recipe("llama2_13b_dp8_tp4_pp2"))
+    result = RunResult(world_size=64, losses=[], eval_losses=[], tokens_per_s=0.0, checkpoint="", resumed_from=None)
+    assert closing_text(plan, result).endswith("machine 4 tells of the losses.")
 
 
 def test_a_recipe_for_npus_says_what_is_possible_without(tmp_path):
