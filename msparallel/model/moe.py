@@ -90,14 +90,14 @@ class MixtureOfExperts(nn.Cell):
             ops.Mul(),
             ops.Cast(),
         )
-        self.weigh, self.sum_choices = ops.Mul(), ops.ReduceSum()
-        self.tokens_first, self.sum_owners = ops.Transpose(), ops.ReduceSum()
+        self.weighted_sum, self.tokens_first, self.sum_owners = ops.BatchMatMul(), ops.Transpose(), ops.ReduceSum()
         if parallel.sharded:
             self.shard(parallel)
 
     def construct(self, x, batch, seq):
         hidden, k, experts, axes = x.shape[1], self.k, self.num_experts, self.axes
-        exchange, share, within, local = axes.exchange, axes.share, axes.within, experts // axes.experts
+        exchange, share, within, owners = axes.exchange, axes.share, axes.within, axes.owners
+        local = experts // axes.experts
         capacity, part = expert_slots(self.factor, seq, k, experts, share)
 
         probabilities, weights, chosen = self.gate(x)
@@ -112,12 +112,14 @@ class MixtureOfExperts(nn.Cell):
 
         # and back; an owner sums the choices it served, then the owners are summed: [B, owners, S, k, H] -> [T, H]
         rows = ops.reshape(self.experts(rows), (exchange, within, local, share, batch, part, hidden))
-        rows = ops.reshape(self.from_experts(rows, (4, 3, 1, 0, 2, 5, 6)), (batch, share * within, -1, hidden))
+        rows = ops.reshape(self.from_experts(rows, (4, 3, 1, 0, 2, 5, 6)), (batch, owners, -1, hidden))
         weights = self.own(owned, ops.reshape(weights, (batch, 1, seq, k)))
-        weights = ops.reshape(self.cast_weight(weights, self.dtype), (batch, share * within, seq, k, 1))
-        y = self.sum_choices(self.weigh(self.combine(rows, row_of_choice, 2), weights), 3)
-        y = ops.reshape(self.tokens_first(y, (0, 2, 1, 3)), (batch * seq, share * within, hidden))
-        return self.sum_owners(y, 1), aux
+        weights = ops.reshape(self.cast_weight(weights, self.dtype), (batch, owners, seq, 1, k))
+        y = self.weighted_sum(weights, self.combine(rows, row_of_choice, 2))
+        if owners > 1:
+            y = ops.reshape(self.tokens_first(y, (0, 2, 1, 3, 4)), (batch * seq, owners, hidden))
+            return self.sum_owners(y, 1), aux
+        return ops.reshape(y, (batch * seq, hidden)), aux
 
     def shard(self, parallel: OpParallelConfig) -> None:
         """The table of strategies.
@@ -135,8 +137,7 @@ class MixtureOfExperts(nn.Cell):
         self.own.shard((owned, (dp, 1, 1, 1)))
         self.cast_weight.shard((owned,))
         self.combine.shard((owned, owned))
-        self.weigh.shard((choices, choices))
-        self.sum_choices.shard((choices,))
-        self.tokens_first.shard((owned,))
+        self.weighted_sum.shard((choices, choices))
+        self.tokens_first.shard((choices,))
         # Where tokens are cut over all owners, each sums its own tokens; else all sum all (AllReduce).
         self.sum_owners.shard(((tokens, 1, 1) if tokens == dp * axes.owners else (dp, axes.owners, 1),))
