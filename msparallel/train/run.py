@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import shlex
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -145,7 +146,8 @@ def closing_text(plan: Plan, result: RunResult) -> str:
     shipped = shipped_recipes().get(plan.recipe.name)
     is_shipped = shipped is not None and shipped.resolve() == Path(plan.recipe.path).resolve()
     name = plan.recipe.name if is_shipped else plan.recipe.path
-    again = " ".join(["msparallel run", name, *(o for o in plan.recipe.overrides if not o.startswith("train.steps="))])
+    kept = [override for override in plan.recipe.overrides if not override.startswith("train.steps=")]
+    again = shlex.join(["msparallel", "run", name, *kept])
     lines = []
     if result.finished_before:
         lines.append(f"{plan.recipe.name} was already trained to step {result.resumed_from}; nothing was done.")
