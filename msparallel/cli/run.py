@@ -41,7 +41,8 @@ def command(
     from msparallel.launch.msrun import launch, msrun_command
     from msparallel.plan import resolve
     from msparallel.recipe.load import load_recipe
-    from msparallel.train.run import closing_text, move_aside, notice, run_dir, run_recipe
+    from msparallel.train.prepare import prepare
+    from msparallel.train.run import closing_text, move_aside, notice, run_dir, run_recipe, sole_run
 
     plan = resolve(load_recipe(recipe_name, overrides))
     if plan.recipe.train is None:
@@ -66,12 +67,15 @@ def command(
             f"--fresh with {plan.nodes} machines: each would move the others' new output aside. Rename "
             f"{run_dir(plan)} once, then start without --fresh."
         )
-    if fresh and (aside := move_aside(plan)):
-        notice(f"The old output is now {aside}.")
-    if plan.world_size == 1:
-        result = run_recipe(plan)
-    else:
-        result = launch(plan, node_rank=node_rank or 0, master_addr=address, master_port=port)
+    with sole_run(plan, node_rank or 0):
+        if fresh:
+            prepare(plan, None)  # what is wrong with the data shows before anything moves
+            if aside := move_aside(plan):
+                notice(f"The old output is now {aside}.")
+        if plan.world_size == 1:
+            result = run_recipe(plan)
+        else:
+            result = launch(plan, node_rank=node_rank or 0, master_addr=address, master_port=port)
     if as_json:
         click.echo(json.dumps(result.to_json()))
     else:

@@ -157,13 +157,19 @@ class CheckpointStore:
     def newest(self) -> Checkpoint | None:
         """The newest whole checkpoint, None where there is none; says which ones it passed over.
 
-        Raises UserError where one was written by a newer version of the format.
+        Raises UserError where one was written by a newer version of the format, or where there are some and none is
+        whole: to start over would write over what may still be worth something.
         """
         for path in self._folders():
             try:
                 return self._read(path)
             except Damaged as damage:
                 self._notice(f"Checkpoint {path} is damaged and not used: {damage}")
+        if self._folders():
+            raise UserError(
+                f"{self.root}\n  No checkpoint here is whole. Restore one, or start over with `--fresh` (the old "
+                f"output is moved aside, not deleted)."
+            )
         return None
 
     def _prepare(self, partial: Path, needed: int) -> None:
@@ -225,9 +231,12 @@ class CheckpointStore:
                 f"{path}\n  The checkpoint has format version {head['version']}; this msparallel reads up to "
                 f"{VERSION}. Use the msparallel that wrote it, or `--fresh` to start over."
             )
-        missing = [key for key in ("step", "state", "ranks", "files", "parameters") if key not in head]
-        if missing:
-            raise Damaged(f"state.json has no {', '.join(missing)}.")
+        expected = {"step": int, "state": dict, "ranks": int, "files": dict, "parameters": dict}
+        for key, kind in expected.items():
+            if not isinstance(head.get(key), kind):
+                raise Damaged(f"state.json has no {key} that is a {kind.__name__}.")
+        if head["step"] != int(path.name[5:]):
+            raise Damaged(f"state.json is of step {head['step']}.")
         folders = [path / f"rank_{rank:04d}" for rank in range(head["ranks"])] or [path]
         mine = folders[self.rank if self.rank < len(folders) else 0]
         described = _read_json(mine / "slices.json") if head["ranks"] else head

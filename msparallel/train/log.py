@@ -91,10 +91,15 @@ def read_records(path: Path) -> list[dict[str, Any]]:
         lines = path.read_bytes().splitlines()  # bytes: a text's lines would also end at characters inside a string
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise RunError(f"{path}\n  The log cannot be read: {error}. Set train.output_dir to another place.") from error
     records = []
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(json.loads(line))
+            record = json.loads(line)
+            if not isinstance(record, dict) or not isinstance(record.get("step", 0), int):
+                raise ValueError("no record")
+            records.append(record)
         except ValueError as error:
             if number < len(lines):
                 raise RunError(
@@ -109,14 +114,18 @@ def losses_of(records: list[dict[str, Any]], steps: int) -> list[float | None]:
     losses: list[float | None] = [None] * steps
     for record in records:
         if record.get("event") == "train":
-            of_steps = record.get("losses", [record["loss"]])
+            of_steps = record.get("losses", [record.get("loss")])
             losses[record["step"] - len(of_steps) : record["step"]] = of_steps
     return losses
 
 
 def evaluations_of(records: list[dict[str, Any]]) -> list[tuple[int, float]]:
     """(step, loss) of every evaluation."""
-    return [(record["step"], record["eval_loss"]) for record in records if record.get("event") == "eval"]
+    return [
+        (record["step"], record["eval_loss"])
+        for record in records
+        if record.get("event") == "eval" and record.get("eval_loss") is not None
+    ]
 
 
 def _line(record: dict[str, Any]) -> str:

@@ -82,6 +82,11 @@ def cutting(plan: Plan) -> dict[str, Any]:
 def check_matches(checkpoint: Checkpoint, plan: Plan) -> list[str]:
     """Raise UserError where the checkpoint is of another run; otherwise the changes that are worth a word."""
     stored = checkpoint.state
+    if missing := {"identity", "free", "cutting", "data"} - stored.keys():
+        raise UserError(
+            f"{checkpoint.path / 'state.json'}\n  It has no {', '.join(sorted(missing))}: not a file that a run wrote. "
+            "Restore it, or start over with `--fresh`."
+        )
     different = _differences(stored["identity"], identity(plan))
     if different:
         raise UserError(

@@ -14,6 +14,8 @@ import os
 import platform
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,33 @@ def move_aside(plan: Plan) -> Path | None:
         return folder.rename(aside)
     except OSError as error:
         raise RunError(f"{folder}\n  The old output cannot be moved aside: {error}.") from error
+
+
+@contextmanager
+def sole_run(plan: Plan, node_rank: int = 0) -> Iterator[None]:
+    """Hold the run's folder for this machine's part: two runs in it would cut each other's log and checkpoints.
+
+    Raises RunError where another process holds it, or where output_dir cannot be written.
+    """
+    import fcntl  # not on Windows, where nothing trains
+
+    folder = run_dir(plan)
+    path = folder.with_name(f".{folder.name}.{node_rank}.lock")  # beside it: --fresh moves the folder
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise RunError(f"{path}\n  It cannot be written: {error}. Set train.output_dir to another place.") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunError(
+                f"{folder}\n  Another process is training here. Wait for it, or set another train.output_dir."
+            ) from error
+        except OSError:  # a file system without locks
+            notice(f"{path.parent} has no file locks: start no second run of {plan.recipe.name} there.")
+        yield
 
 
 def versions() -> dict[str, str]:

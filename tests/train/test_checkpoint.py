@@ -152,11 +152,26 @@ def test_a_damaged_newest_gives_way_to_its_predecessor(tmp_path, name, damage):
     assert checkpoints.newest().step == 2
 
 
-def test_none_whole_is_none(tmp_path):
+def test_none_whole_is_not_a_start_from_nothing(tmp_path):
     checkpoints, said = store(tmp_path)
     checkpoints.write(1, kinds(1), {})
     (tmp_path / "step_000001" / "state.json").unlink()
-    assert checkpoints.newest() is None and said
+    with pytest.raises(UserError, match="No checkpoint here is whole.*--fresh"):
+        checkpoints.newest()
+    assert said
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("step", "2"), ("step", 7), ("state", []), ("ranks", "x"), ("files", []), ("parameters", None)]
+)
+def test_a_state_of_another_kind_is_damage(tmp_path, key, value):
+    checkpoints, said = store(tmp_path)
+    checkpoints.write(1, kinds(1), {})
+    checkpoints.write(2, kinds(2), {})
+    path = tmp_path / "step_000002" / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    assert checkpoints.newest().step == 1
+    assert len(said) == 1 and key in said[0]
 
 
 def test_a_newer_format_is_refused(tmp_path):
