@@ -77,7 +77,10 @@ def commands() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit the process."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell (`>&-`): Python then has no stream at all
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+        stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character gets its code instead
             stream.reconfigure(errors="backslashreplace")
     code = _run(arguments)

@@ -70,13 +70,21 @@ def find_recipe(source: str | os.PathLike[str]) -> Path:
     looks_like_path = os.sep in text or text.endswith((".yaml", ".yml")) or isinstance(source, os.PathLike)
     shipped = shipped_recipes()
     if not looks_like_path and text in shipped:
-        here, path = Path.cwd(), shipped[text]
-        return path.relative_to(here) if path.is_relative_to(here) else path
+        return _from_here(shipped[text])
     if looks_like_path or os.path.isfile(text):
         return Path(text)
     close = closest_recipe(text)
     told = f"Did you mean `{close}`?" if close else "`msparallel ls` lists them; a path ends in .yaml."
     raise _refused("unknown_recipe", text, f"There is no shipped recipe of this name. {told}")
+
+
+def _from_here(path: Path) -> Path:
+    """A path as seen from the working directory where it lies below it."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # the working directory was deleted
+        return path
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _read_text(path: Path) -> str:

@@ -273,6 +273,24 @@ def test_full_disk_is_told_without_traceback() -> None:
     assert done.returncode == 1 and "could not be written" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize(("recipe", "code"), [("quickstart", 0), ("quikstart", 2)])
+def test_closed_streams_leave_the_exit_code(closed: str, recipe: str, code: int) -> None:
+    command = f"'{sys.executable}' -m msparallel validate {recipe} {closed}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == code and "Traceback" not in done.stderr
+
+
+def test_deleted_working_directory(tmp_path: Path) -> None:
+    command = f"mkdir gone && cd gone && rmdir ../gone && '{sys.executable}' -m msparallel validate quickstart"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=60
+    )
+    assert done.returncode == 0 and "Traceback" not in done.stderr and "quickstart.yaml:" in done.stdout
+
+
 def test_interrupt_is_130_without_traceback(tmp_path: Path) -> None:
     fifo = tmp_path / "r.yaml"
     os.mkfifo(fifo)  # reading it waits, so the signal meets a command at work
