@@ -139,10 +139,11 @@ def autoparallel_calls(plan: Plan) -> list[tuple[str, dict[str, Any]]]:
                                "threshold": config["parallel_optimizer_threshold"],
                                "optimizer_level": config["optimizer_level"]}))  # fmt: skip
     calls.append(("comm_fusion", {"config": kwargs["comm_fusion"]}))
+    # strategy_ckpt_config's counterparts; the *_operator_strategy_file methods read and write another kind of file.
     if parallel.strategy_load_file:
-        calls.append(("load_operator_strategy_file", {"file_path": parallel.strategy_load_file}))
+        calls.append(("load_param_strategy_file", {"file_path": parallel.strategy_load_file}))
     if parallel.strategy_save_file:
-        calls.append(("save_operator_strategy_file", {"file_path": parallel.strategy_save_file}))
+        calls.append(("save_param_strategy_file", {"file_path": parallel.strategy_save_file}))
     if speed_up(plan):
         calls.append(("transformer_opt", {"file_path": str(speed_up_path(plan))}))
     return calls

@@ -92,6 +92,17 @@ def test_one_line_of_yaml_changes_one_argument(override, key, value):
     assert changed <= allowed
 
 
+def test_both_interfaces_name_the_same_strategy_files():
+    overrides = ["parallel.strategy_load_file=a/s.json", "parallel.strategy_save_file=t.ckpt"]
+    plan = resolve(load_recipe(BASE, overrides))
+    files = {"load_file": "a/s.json", "save_file": "t.ckpt"}
+    assert context.context_kwargs(plan)["strategy_ckpt_config"] == files
+    # AutoParallel hands what these two are given to strategy_ckpt_config (MindSpore 2.9, parallel/_utils.py).
+    calls = dict(context.autoparallel_calls(plan))
+    assert calls["load_param_strategy_file"] == {"file_path": "a/s.json"}
+    assert calls["save_param_strategy_file"] == {"file_path": "t.ckpt"}
+
+
 def test_gradient_overlap_is_a_file_not_an_argument():
     plan = resolve(load_recipe("gpt2_124m_dp8"))
     assert context.speed_up(plan) == {"grad_computation_allreduce_overlap": True}
