@@ -170,16 +170,17 @@ def _shorter(tokens: int) -> str:
 
 
 def _split_that_works(stream: TokenStream, seq_length: int, too_short: PackedSequences) -> str:
-    """The smallest eval_fraction, in steps of 0.001, that leaves a sequence on either side (0 where none does), and the
-    longest sequence that the split at hand allows."""
+    """The smallest eval_fraction below 0.5, in steps of 0.001, that leaves a sequence on either side, and the longest
+    sequence that the split at hand allows; where there is neither, a corpus that is long enough."""
     _, tokens_up_to = hash_order(stream)
     total = tokens_up_to[-1]
-    for thousandths in range(math.floor(1000 * seq_length / total), 1000):
+    options = []
+    for thousandths in range(max(1, math.floor(1000 * seq_length / total)), 500):
         fraction = thousandths / 1000
         tokens = tokens_up_to[tokens_up_to.searchsorted(fraction * total)]
-        if fraction and tokens > seq_length and total - tokens > seq_length:
+        if tokens > seq_length and total - tokens > seq_length:
+            options.append(f"data.eval_fraction={fraction:g}")
             break
-    else:
-        fraction = 0
-    shorter = f", or train.seq_length={too_short.num_tokens - 1}" if too_short.num_tokens > 1 else ""
-    return f"data.eval_fraction={fraction:g}{shorter}"
+    if too_short.num_tokens > 1:
+        options.append(f"train.seq_length={too_short.num_tokens - 1}")
+    return ", or ".join(options) or "data.corpus=python_stdlib"

@@ -40,11 +40,12 @@ class TrainLoader:
         self.num_sequences = len(sequences)
         if self.num_sequences < global_batch_size:
             seq_length = (sequences.num_tokens - 1) // global_batch_size
-            other = f", or train.seq_length={seq_length}" if seq_length else ""
+            other = f"\n  Try: train.seq_length={seq_length}" if seq_length else ""
             raise UserError(
                 f"train.global_batch_size: {global_batch_size}\n  The training data has {sequences.num_tokens:,} "
                 f"tokens: {self.num_sequences:,} sequences of {sequences.seq_length:,}, fewer than one batch.\n"
-                f"  Try: train.global_batch_size={self.num_sequences}{other}"
+                f"  train.global_batch_size can be at most {self.num_sequences:,} here, and is a multiple of data_parallel "
+                f"x micro_batch_size.{other}"
             )
         self._sequences = sequences
         self._seed = seed
@@ -89,7 +90,8 @@ class TrainLoader:
             raise UserError(
                 f"train.global_batch_size: {self.global_batch_size}\n  The checkpoint has read {samples:,} sequences, "
                 f"which is not a whole number of steps of {self.global_batch_size} ({samples:,} % "
-                f"{self.global_batch_size} = {rest}).\n  Try: train.global_batch_size={works}"
+                f"{self.global_batch_size} = {rest}).\n  train.global_batch_size must divide {samples:,}, as {works} does, "
+                "and be a multiple of data_parallel x micro_batch_size."
             )
         return step
 

@@ -13,6 +13,7 @@ import pytest
 from msparallel.data.corpus import Corpus, open_corpus
 from msparallel.data.dataset import Dataset, open_dataset
 from msparallel.errors import UserError
+from msparallel.recipe.override import read_overrides
 
 pytestmark = pytest.mark.pure
 SAMPLE = str(Path(__file__).with_name("sample_corpus.txt"))
@@ -33,7 +34,9 @@ def opened(cache: Path, **changes: Any) -> Dataset:
 def suggestions(error: UserError) -> list[dict[str, Any]]:
     """The overrides after `Try:` as arguments of `opened`."""
     options = str(error).split("Try: ")[1].split(", or ")
-    pairs = [option.split("=") for option in options]
+    typed, refused, problems = read_overrides(options)
+    assert typed and not refused and not problems, problems  # the schema takes every one
+    pairs = [option.split("=") for option in options if not option.startswith("data.corpus")]
     return [{key.split(".")[1]: float(value) if "." in value else int(value)} for key, value in pairs]
 
 
@@ -116,6 +119,8 @@ def test_data_shorter_than_one_sequence(cache, tmp_path):
         (["a" * 400], {"eval_fraction": 0.1}, "leaves 0 for training"),
         (["a" * 30, "b" * 30, "c" * 30], {"eval_fraction": 0.3}, "fewer than one sequence of 65"),
         (["a" * 300, "b" * 300, "c" * 30], {"eval_fraction": 0.95}, "than one sequence of 65"),
+        (["a" * 200, "b" * 5], {"eval_fraction": 0.6, "seq_length": 150}, "fewer than one sequence of 151"),
+        (["b" * 5, "a" * 70], {"eval_fraction": 0.4, "seq_length": 70}, "fewer than one sequence of 71"),
     ],
 )
 def test_split_too_short_names_values_that_work(cache, tmp_path, texts, changes, words):
@@ -132,7 +137,7 @@ def test_batch_larger_than_the_data(cache):
     data = opened(cache)
     with pytest.raises(UserError) as caught:
         data.train_loader(global_batch_size=100_000)
-    assert f"Try: train.global_batch_size={len(data.train)}" in str(caught.value)
+    assert f"can be at most {len(data.train):,} here" in str(caught.value)
     data.train_loader(global_batch_size=len(data.train))
 
 

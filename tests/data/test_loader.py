@@ -81,7 +81,7 @@ def test_resume_with_another_batch_size():
     state = loader(4).state(6)  # 24 sequences
     assert loader(8).restore(state) == 3
     assert loader(8).global_batch(3).input_ids[:4].tolist() == loader(4).global_batch(6).input_ids.tolist()
-    with pytest.raises(UserError, match=r"24 % 16 = 8.*\n  Try: train.global_batch_size=12"):
+    with pytest.raises(UserError, match=r"24 % 16 = 8.*\n.*must divide 24, as 12 does,.*multiple of data_parallel"):
         loader(16).restore(state)
 
 
@@ -101,7 +101,8 @@ def test_batch_larger_than_an_epoch_names_what_works():
     with pytest.raises(UserError) as caught:
         loader(26)
     assert "202 tokens: 25 sequences of 8" in str(caught.value)
-    assert "Try: train.global_batch_size=25, or train.seq_length=7" in str(caught.value)
+    assert "at most 25 here, and is a multiple of data_parallel x micro_batch_size" in str(caught.value)
+    assert "Try: train.seq_length=7" in str(caught.value)
     loader(25)
     TrainLoader(PackedSequences(STREAM, np.arange(9), 7), global_batch_size=26, seed=1, fingerprint="")
 
