@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -152,6 +153,31 @@ def test_cp_copies_and_says_what_next(tmp_path: Path) -> None:
     assert target.read_text(encoding="utf-8") == "mine"
     assert run("cp", "quickstart", str(tmp_path)).returncode == 0
     assert (tmp_path / "quickstart.yaml").exists()
+
+
+def test_cp_keeps_an_edited_copy(tmp_path: Path) -> None:
+    target = tmp_path / "mine.yaml"
+    assert run("cp", "quickstart", str(target)).returncode == 0
+    assert run("cp", "quickstart", str(target)).returncode == 0  # nothing would be lost
+    target.write_text("mine", encoding="utf-8")
+    for folder_or_file in (target, tmp_path):
+        (tmp_path / "quickstart.yaml").write_text("mine", encoding="utf-8")
+        done = run("cp", "quickstart", str(folder_or_file))
+        assert done.returncode == 2 and "--force" in done.stderr and done.stdout == ""
+    assert target.read_text(encoding="utf-8") == "mine"
+    assert run("cp", "quickstart", str(target), "--force", "--no-clobber").returncode == 2
+    assert run("cp", "quickstart", str(target), "--force").returncode == 0
+    assert target.read_bytes() == shipped_recipes()["quickstart"].read_bytes()
+
+
+@pytest.mark.parametrize("name", ["quickstart", "-x.yaml", "two words.yaml", "a.b=c", "plain"])
+def test_cp_names_a_command_that_reads_the_copy(name: str, tmp_path: Path) -> None:
+    done = run("cp", "--", "quickstart", name, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / name).write_text("train: {}\n", encoding="utf-8")  # so that the copy is told from the shipped recipe
+    words = shlex.split(done.stdout.split("Next: msparallel ")[1])
+    told = run(*words, cwd=tmp_path)
+    assert told.returncode == 2 and f"{name}" in told.stderr and "needs a `model:` section" in told.stderr
 
 
 @pytest.mark.parametrize(
