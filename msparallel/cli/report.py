@@ -79,15 +79,16 @@ def grid_lines(mesh: Mesh, most_rows: int = 16) -> list[str]:
     """Ranks by axis: a block a stage, a row for each place on dp and cp, tp along the row."""
     lines: list[str] = []
     width = len(str(mesh.size - 1))
-    rows = [(pp, dp, cp) for pp in range(mesh.pp) for dp in range(mesh.dp) for cp in range(mesh.cp)]
-    for pp, dp, cp in rows[:most_rows]:
+    count = mesh.pp * mesh.dp * mesh.cp
+    for row in range(min(count, most_rows)):
+        pp, dp, cp = row // (mesh.dp * mesh.cp), row // mesh.cp % mesh.dp, row % mesh.cp
         ranks = [mesh.rank(pp=pp, dp=dp, cp=cp, tp=tp) for tp in range(mesh.tp)]
         place = "  ".join(f"{axis}{at}" for axis, at in (("pp", pp), ("dp", dp), ("cp", cp)) if getattr(mesh, axis) > 1)
         shown = ranks if len(ranks) <= 16 else ranks[:15]
-        row = " ".join(f"{rank:>{width}}" for rank in shown) + (f" ... {ranks[-1]}" if len(ranks) > len(shown) else "")
-        lines.append(f"{place}  rank {row}" if place else f"rank {row}")
-    if len(rows) > most_rows:
-        lines.append(f"... {len(rows) - most_rows} more rows, to rank {mesh.size - 1}")
+        told = " ".join(f"{rank:>{width}}" for rank in shown) + (f" ... {ranks[-1]}" if len(ranks) > len(shown) else "")
+        lines.append(f"{place}  rank {told}" if place else f"rank {told}")
+    if count > most_rows:
+        lines.append(f"... {count - most_rows} more rows, to rank {mesh.size - 1}")
     return lines
 
 

@@ -14,7 +14,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Count = Annotated[int, Field(ge=1)]
-Degree = Annotated[int, Field(ge=1)] | Literal["auto"]
+Layers = Annotated[int, Field(ge=1, le=10_000)]
+Machines = Annotated[int, Field(ge=1, le=65_536)]
+Degree = Annotated[int, Field(ge=1, le=65_536)] | Literal["auto"]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -34,7 +36,7 @@ class Model(Section):
 
     preset: Name | None = None
     """Published shape to start from; `msparallel ls --presets` lists them."""
-    num_layers: Count | None = None
+    num_layers: Layers | None = None
     """Transformer layers."""
     hidden_size: Count | None = None
     """Width of the residual stream."""
@@ -72,7 +74,7 @@ class Model(Section):
     """Bias in the feed-forward layer (GPT-2)."""
     tie_embeddings: bool | None = None
     """LM head and token embedding are one matrix. Not with pipeline_stages > 1."""
-    num_experts: Annotated[int, Field(ge=0)] | None = None
+    num_experts: Annotated[int, Field(ge=0, le=10_000)] | None = None
     """Experts of each layer; 0 is a dense model."""
     experts_per_token: Count | None = None
     """Experts that each token visits."""
@@ -111,7 +113,7 @@ class Parallel(Section):
     """How keys and values meet the queries. Left out: all_gather."""
     sequence_parallel: bool = False
     """Between the tensor-parallel matrices tokens are cut over model_parallel too; saves activation memory."""
-    expert_parallel: Count = 1
+    expert_parallel: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Experts are cut over this many of the data x context x model parallel devices of a stage."""
     vocab_parallel: bool = True
     """Embedding and LM head are cut along the vocabulary over model_parallel."""
@@ -120,9 +122,9 @@ class Parallel(Section):
     (data_parallel x micro_batch_size)."""
     pipeline_schedule: Literal["gpipe", "1f1b"] | None = None
     """Order of micro-batches in the pipeline. Left out: 1f1b."""
-    virtual_stages: Count = 1
+    virtual_stages: Layers = 1
     """Groups of layers per stage (interleaved pipeline)."""
-    stage_layers: list[Count] | None = None
+    stage_layers: list[Layers] | None = None
     """Layers of each stage, first to last (stages x virtual_stages numbers). Left out: equal shares."""
     optimizer_shard: bool | Literal["level1", "level2", "level3"] = False
     """Weights and optimizer state cut over data_parallel. true is level1; level2 cuts gradients too, level3 also
@@ -141,7 +143,7 @@ class Parallel(Section):
     overlap_gradients: bool = False
     """Reduce gradients while the backward pass still runs (Ascend)."""
     strategy_save_file: Name | None = None
-    """MindSpore writes every operator's strategy here. Left out: nowhere."""
+    """MindSpore writes the strategies of the weights here. Left out: nowhere."""
     strategy_load_file: Name | None = None
     """MindSpore takes strategies from here instead of searching. Left out: it searches."""
 
@@ -227,9 +229,9 @@ class Train(Section):
 class Cluster(Section):
     """The machines. Left out: as many as the degrees ask for."""
 
-    nodes: Count | None = None
+    nodes: Machines | None = None
     """Machines. Left out: as many as the degrees fill."""
-    devices_per_node: Count | None = None
+    devices_per_node: Machines | None = None
     """Devices of each machine that take part. Left out: devices / nodes."""
     hardware: Name = "cpu"
     """Profile in msparallel/hardware: cpu, atlas_800t_a2, atlas_900_a3 ..."""

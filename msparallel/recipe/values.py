@@ -5,7 +5,7 @@ made of the text. A key that is unknown marks the key it was meant to be as brok
 that the user did not want.
 
 >>> expectation("parallel", "data_parallel")
-'a whole number of at least 1 or auto'
+'a whole number from 1 to 65536 or auto'
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def expectation(section: str, key: str) -> str:
         elif kind == "boolean":
             words.append("true or false")
         elif kind == "array":
-            words.append("a list of whole numbers of at least 1, as [8, 8]")
+            words.append(f"a list of whole numbers{_range(part['items'])}, as [8, 8]")
         elif kind == "string":
             words.append("text")
         else:
@@ -259,6 +259,8 @@ def expectation(section: str, key: str) -> str:
 
 
 def _range(part: dict[str, Any]) -> str:
+    if "minimum" in part and "maximum" in part:
+        return f" from {part['minimum']} to {part['maximum']}"
     limits = {
         "minimum": "of at least",
         "exclusiveMinimum": "above",

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from msparallel.cli.report import grid_lines
 from msparallel.errors import Problem, RecipeError
+from msparallel.mesh import Mesh
 from msparallel.recipe.library import shipped_recipes, summary
 from msparallel.recipe.load import load_recipe, load_text
 
@@ -318,3 +320,28 @@ def test_file_without_permission(tmp_path: Path) -> None:
     path.chmod(0)
     with pytest.raises(RecipeError, match="cannot be read"):
         load_recipe(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "limit"),
+    [
+        ("model.num_layers", 10_000),
+        ("model.num_experts", 10_000),
+        *((f"parallel.{name}_parallel", 65_536) for name in ("data", "model", "context")),
+        ("parallel.pipeline_stages", 65_536),
+        ("parallel.expert_parallel", 10_000),
+        ("parallel.virtual_stages", 10_000),
+        ("cluster.nodes", 65_536),
+        ("cluster.devices_per_node", 65_536),
+    ],
+)
+def test_counts_that_become_lists_are_bounded(key: str, limit: int) -> None:
+    for number in (limit + 1, 10**11, 10**30):
+        told = next(problem for problem in problems(GOOD, f"{key}={number}") if problem.key == key)
+        assert told.rule == "wrong_type" and f"to {limit}" in told.message
+
+
+def test_grid_of_very_many_devices_is_cut_without_listing_them() -> None:
+    lines = grid_lines(Mesh(pp=60_000, dp=60_000, cp=60_000, tp=2))
+    assert len(lines) == 17 and lines[-1].endswith(f"to rank {2 * 60_000**3 - 1}")
+    assert lines[1].split()[:3] == ["pp0", "dp0", "cp1"]
