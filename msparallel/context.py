@@ -109,8 +109,9 @@ def context_calls(plan: Plan, rank: int = 0) -> str:
     if plan.world_size > 1:
         lines.append("ms.communication.init()")
     if speed_up(plan):
-        lines.append(f"# {speed_up_path(plan)} holds {json.dumps(speed_up(plan))}")
-        lines.append(f'ms.set_context(ascend_config={{"parallel_speed_up_json_path": "{speed_up_path(plan)}"}})')
+        path = str(speed_up_path(plan))
+        lines.append(f"# {path!r} holds {json.dumps(speed_up(plan))}")
+        lines.append(f'ms.set_context(ascend_config={{"parallel_speed_up_json_path": {path!r}}})')
     lines.append(_call("ms.set_auto_parallel_context", context_kwargs(plan, rank)))
     return "\n".join(lines)
 

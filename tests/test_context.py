@@ -4,6 +4,7 @@ After a change that is meant: MSPARALLEL_WRITE_GOLDEN=1 python -m pytest tests/t
 """
 
 import ast
+import json
 import os
 from pathlib import Path
 
@@ -101,6 +102,16 @@ def test_both_interfaces_name_the_same_strategy_files():
     calls = dict(context.autoparallel_calls(plan))
     assert calls["load_param_strategy_file"] == {"file_path": "a/s.json"}
     assert calls["save_param_strategy_file"] == {"file_path": "t.ckpt"}
+
+
+@pytest.mark.parametrize("folder", ["it's", 'a"b', "'\"", "a\\b", "a\nb", "定义"])
+def test_odd_paths_are_printed_as_python(folder):
+    overrides = [f"train.output_dir={json.dumps(folder)}", f"parallel.strategy_save_file={json.dumps(folder)}"]
+    plan = resolve(load_recipe("gpt2_124m_dp8", overrides))
+    assert plan.recipe.train.output_dir == folder
+    for text in (context.context_calls(plan), context.autoparallel_text(plan)):
+        strings = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+        assert str(context.speed_up_path(plan)) in strings and folder in strings
 
 
 def test_gradient_overlap_is_a_file_not_an_argument():

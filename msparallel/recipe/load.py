@@ -54,8 +54,11 @@ def load_text(text: str, path: str, overrides: Sequence[str] = ()) -> Recipe:
         broken = recipe.broken | refused
         recipe = replace(recipe, sections=build_sections(values, broken), broken=broken)
     problems = [problem for problem in source.problems if problem.key not in typed] + override_problems
+    told = {problem.key.partition(".")[0] for problem in problems}  # sections that are there, with something wrong
     absent = [
-        name for name in missing(values) if name not in recipe.broken and name.partition(".")[0] not in recipe.broken
+        name
+        for name in missing(values)
+        if name not in recipe.broken | told and name.partition(".")[0] not in recipe.broken
     ]
     problems += [missing_problem(name, path, source.lines.get(name.partition(".")[0])) for name in absent]
     problems = with_working_suggestions(recipe, problems) + find_problems(recipe)

@@ -20,7 +20,8 @@ Degree = Annotated[int, Field(ge=1, le=65_536)] | Literal["auto"]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Name = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]
+"""Not empty; a zero byte ends a path for the operating system."""
 
 
 class Section(BaseModel):

@@ -10,6 +10,7 @@ that the user did not want.
 
 from __future__ import annotations
 
+import math
 import re
 from difflib import get_close_matches
 from functools import cache
@@ -175,20 +176,28 @@ def _explain(section: str, key: str, written: Written) -> tuple[str, str]:
             told = f'the quotes make "{text}" text'
             tries = ["true" if lower in ("true", "on", "yes") else "false"]
         else:
-            told = f"{text!r} is none of these" if options else f"this is the text {text!r}"
+            told = f"{text!r} is none of these" if options else _odd_text(text)
         tries += [_TERMS.get(lower)] if _TERMS.get(lower) in options else []
         tries += get_close_matches(lower, options, n=1, cutoff=0.6)
     elif isinstance(value, list):
         told = "this is a list"
         tries = value[:1] if len(value) == 1 else []
+    elif isinstance(value, float) and not math.isfinite(value):
+        told = f"YAML reads {text} as {'not a number' if math.isnan(value) else 'infinity'}"
     elif isinstance(value, float) and value.is_integer():
         tries = [str(int(value))] if abs(value) < 2**53 else []
     elif isinstance(value, int) and value in (0, 1):
         tries = ["true" if value else "false"]
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         low, high = _bounds(section, key)
         tries += [low] if low is not None and value < low else [high] if high is not None and value > high else []
     return told, next((text for text in map(str, tries) if _fits(section, key, text)), "")
+
+
+def _odd_text(text: str) -> str:
+    if not text:
+        return "this is empty; write something, or leave the line out for the default"
+    return "this holds a zero byte" if "\0" in text else f"this is the text {text!r}"
 
 
 def _readable(text: str) -> str:

@@ -94,7 +94,16 @@ TRAPS = [
     (GOOD + "  clip: =\n", 7, "unknown_key", "clip", ""),
     (GOOD + "optimizer:\n  eps: .nan\n", 8, "wrong_type", "a number above 0", ""),
     (GOOD + "optimizer:\n  clip_norm: .inf\n", 8, "wrong_type", "a number", ""),
-    (GOOD + "  sample_prompt: ''\n", 7, "wrong_type", "text", ""),
+    (GOOD + "  sample_prompt: ''\n", 7, "wrong_type", "takes text; this is empty", ""),
+    (GOOD + '  output_dir: "a\\0b"\n', 7, "wrong_type", "zero byte", ""),
+    (GOOD + "optimizer:\n  eps: .inf\n", 8, "wrong_type", "YAML reads .inf as infinity", ""),
+    (GOOD + "optimizer:\n  beta1: -.inf\n", 8, "wrong_type", "YAML reads -.inf as infinity", ""),
+    (GOOD + "  steps: .nan\n", 7, "wrong_type", "YAML reads .nan as not a number", ""),
+    ("model:\n  preset: ''\n", 2, "wrong_type", "this is empty", ""),
+    ("model:\n  num_layers: ten\n", 2, "wrong_type", "'ten'", ""),
+    ("model:\n  prest: gpt_tiny\n", 2, "unknown_key", "`preset`", ""),
+    ("model:\n  zzz: 3\n", 2, "unknown_key", "no key `zzz`", ""),
+    ("model: {}\n", 1, "missing_section", "`model:`", ""),
     ("train: {global_batch_size: 4, micro_batch_size: 2}\n", None, "missing_section", "`model:`", ""),
     ("model: {preset: gpt_tiny}\nserve: {port: 80, max_length: 64}\n", 2, "missing_key", "`weights`", ""),
 ]  # fmt: skip
@@ -227,6 +236,11 @@ def test_override_replaces_adds_and_removes() -> None:
 @pytest.mark.parametrize("text", [item[0] for item in TRAPS if item[4]])
 def test_suggestion_for_a_value_mends_the_recipe(text: str) -> None:
     load_text(text, "r.yaml", only(text).suggestion.split())
+
+
+def test_a_wrong_value_does_not_hide_a_missing_key() -> None:
+    found = problems("model: {preset: gpt_tiny}\nserve: {port: 0}\n")
+    assert {problem.key for problem in found} >= {"serve.port", "serve.weights"}
 
 
 def test_rule_about_an_overridden_key_names_the_command_line() -> None:
