@@ -13,8 +13,23 @@ r.yaml:14  parallel.model_parallel: 3
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
+
+
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Characters that move a terminal's cursor, colour it or turn the direction of text; tab and line feed are not among
+them."""
+
+
+def printable(text: str) -> str:
+    r"""Text in which control characters are seen as their codes.
+
+    >>> print(printable("red: \x1b[31m"))
+    red: \x1b[31m
+    """
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 class UserError(Exception):

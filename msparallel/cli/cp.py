@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from msparallel.errors import UserError
+from msparallel.errors import UserError, printable
 
 
 @click.command(epilog="""\b
@@ -32,7 +32,7 @@ def command(name: str, destination: Path, no_clobber: bool, force: bool) -> int:
     source = find_recipe(name)
     target = destination / source.name if destination.is_dir() else destination
     if no_clobber and target.exists():
-        click.echo(f"{target} exists; left as it is.", err=True)
+        click.echo(f"{printable(str(target))} exists; left as it is.", err=True)
         return 0
     try:
         text = source.read_bytes()
@@ -44,7 +44,8 @@ def command(name: str, destination: Path, no_clobber: bool, force: bool) -> int:
         target.write_bytes(text)
     except OSError as error:
         raise UserError(f"{target}: cannot copy {source}: {error.strerror}.") from None
-    click.echo(f"Copied to {target}. Next: msparallel validate {shlex.quote(_argument(target))}")
+    told = f"Copied to {target}. Next: msparallel validate {shlex.quote(_argument(target))}"
+    click.echo(printable(told))
     return 0
 
 

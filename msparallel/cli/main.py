@@ -20,7 +20,7 @@ from typing import NoReturn
 import click
 
 from msparallel import __version__
-from msparallel.errors import RecipeError, UserError
+from msparallel.errors import RecipeError, UserError, printable
 
 VERBS = {
     "ls": "The recipes that come with msparallel, or model presets.",
@@ -104,6 +104,7 @@ def _run(arguments: Sequence[str]) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
+        error.message = printable(error.message)
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
@@ -120,7 +121,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _tell(error: UserError, as_json: bool) -> None:
     if not as_json:
-        click.echo(str(error), err=True)
+        click.echo(printable(str(error)), err=True)
     elif isinstance(error, RecipeError):
         click.echo(json.dumps({"problems": [problem.to_json() for problem in error.problems]}, indent=2))
     else:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from msparallel.cli.ls import readable_count
+from msparallel.errors import printable
 from msparallel.mesh import Mesh
 from msparallel.plan import DEFAULT_SEARCH_MODE, Plan, resolve
 from msparallel.recipe.derive import DEGREES
@@ -36,7 +37,7 @@ def checked_lines(recipe: Recipe) -> list[str]:
         lines.append(f"batch     {batch_text(plan)}")
     lines += [f"note      {note}" for note in recipe.notes]
     lines.append(f"rules     {len(RULES)} hold")
-    return [f"{recipe.path}:", *(f"{number:>3}. {line}" for number, line in enumerate(lines, 1))]
+    return [f"{printable(recipe.path)}:", *(f"{number:>3}. {line}" for number, line in enumerate(lines, 1))]
 
 
 def devices_text(plan: Plan) -> str:
@@ -147,7 +148,8 @@ def _values(recipe: Recipe, section: str) -> dict[str, Any]:
 def recipe_yaml(plan: Plan) -> str:
     """The resolved recipe as YAML; what the user did not write carries a comment."""
     stated = section_values(plan.recipe)
-    lines = [f"# {plan.recipe.path}" + "".join(f" {override}" for override in plan.recipe.overrides)]
+    called = " ".join([plan.recipe.path, *plan.recipe.overrides])
+    lines = ["# " + printable(called).replace("\n", "\\n")]
     for section, keys in resolved_sections(plan).items():
         lines += ["", f"{section}:"]
         for key, value in keys.items():

@@ -342,6 +342,49 @@ def test_no_colour_codes_in_any_output() -> None:
         assert "\x1b" not in run("validate", "quickstart", env=env).stdout
 
 
+ODD = "\x1b[31m\x07\x9b\u202e"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("validate", f"{ODD}.yaml"),
+        ("validate", ODD),
+        ("validate", f"dir{ODD}/good.yaml"),
+        ("show", f"dir{ODD}/good.yaml"),
+        ("show", "quickstart", f'train.sample_prompt="a{ODD}"'),
+        ("validate", "quickstart", f"train.dtype={ODD}"),
+        ("validate", "quickstart", f"train.{ODD}=3"),
+        ("validate", "quickstart", 'train.dtype="\\e[31m"'),
+        ("show", "quickstart", "--context", 'train.output_dir="\\e[31m"'),
+        (ODD,),
+        ("ls", f"--{ODD}"),
+        ("show", "quickstart", "--api", ODD),
+        ("show", "quickstart", "--rank", ODD),
+        ("cp", "quickstart", f"{ODD}.yaml"),
+        ("cp", "quickstart", f"dir{ODD}/bad.yaml"),
+        ("cp", "quickstart", f"dir{ODD}/good.yaml", "--no-clobber"),
+        ("cp", "quickstart", f"no{ODD}/x.yaml"),
+    ],
+)
+def test_control_characters_reach_no_terminal(words: tuple[str, ...], tmp_path: Path) -> None:
+    folder = tmp_path / f"dir{ODD}"
+    folder.mkdir()
+    (folder / "good.yaml").write_text(
+        "model: {preset: gpt_tiny}\ntrain: {global_batch_size: 1, micro_batch_size: 1}\n", encoding="utf-8"
+    )
+    (folder / "bad.yaml").write_text("mine", encoding="utf-8")
+    done = run(*words, cwd=tmp_path)
+    told = done.stdout + done.stderr
+    assert told and "Traceback" not in told and not set(ODD[:1] + ODD[-3:]) & set(told), ascii(told)
+
+
+def test_a_line_feed_in_an_override_stays_in_the_comment() -> None:
+    done = run("show", "quickstart", 'train.sample_prompt="a\n\nb"')
+    assert done.returncode == 0 and "\\n" in done.stdout.splitlines()[0]
+    assert load_text(done.stdout, "again.yaml").train.sample_prompt
+
+
 def test_split_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a=b.yaml").write_text("", encoding="utf-8")
