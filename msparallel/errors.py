@@ -17,7 +17,6 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Characters that move a terminal's cursor, colour it or turn the direction of text; tab and line feed are not among
 them."""

@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell (`>&-`): Python then has no stream at all
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for the rest of the process
         stream = getattr(sys, name)
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character gets its code instead
             stream.reconfigure(errors="backslashreplace")

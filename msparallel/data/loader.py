@@ -44,8 +44,8 @@ class TrainLoader:
             raise UserError(
                 f"train.global_batch_size: {global_batch_size}\n  The training data has {sequences.num_tokens:,} "
                 f"tokens: {self.num_sequences:,} sequences of {sequences.seq_length:,}, fewer than one batch.\n"
-                f"  train.global_batch_size can be at most {self.num_sequences:,} here, and is a multiple of data_parallel "
-                f"x micro_batch_size.{other}"
+                f"  train.global_batch_size can be at most {self.num_sequences:,} here, and is a multiple of "
+                f"data_parallel x micro_batch_size.{other}"
             )
         self._sequences = sequences
         self._seed = seed
@@ -90,8 +90,8 @@ class TrainLoader:
             raise UserError(
                 f"train.global_batch_size: {self.global_batch_size}\n  The checkpoint has read {samples:,} sequences, "
                 f"which is not a whole number of steps of {self.global_batch_size} ({samples:,} % "
-                f"{self.global_batch_size} = {rest}).\n  train.global_batch_size must divide {samples:,}, as {works} does, "
-                "and be a multiple of data_parallel x micro_batch_size."
+                f"{self.global_batch_size} = {rest}).\n  train.global_batch_size must divide {samples:,}, as {works} "
+                "does, and be a multiple of data_parallel x micro_batch_size."
             )
         return step
 
