@@ -183,12 +183,12 @@ def _explain(section: str, key: str, written: Written) -> tuple[str, str]:
         told = "this is a list"
         tries = value[:1] if len(value) == 1 else []
     elif isinstance(value, float) and not math.isfinite(value):
-        told = f"YAML reads {text} as {'not a number' if math.isnan(value) else 'infinity'}"
+        return f"YAML reads {text} as {'not a number' if math.isnan(value) else 'infinity'}", ""
     elif isinstance(value, float) and value.is_integer():
         tries = [str(int(value))] if abs(value) < 2**53 else []
     elif isinstance(value, int) and value in (0, 1):
         tries = ["true" if value else "false"]
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
         low, high = _bounds(section, key)
         tries += [low] if low is not None and value < low else [high] if high is not None and value > high else []
     return told, next((text for text in map(str, tries) if _fits(section, key, text)), "")

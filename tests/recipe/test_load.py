@@ -100,6 +100,7 @@ TRAPS = [
     (GOOD + "optimizer:\n  beta1: -.inf\n", 8, "wrong_type", "YAML reads -.inf as infinity", ""),
     (GOOD + "  steps: .nan\n", 7, "wrong_type", "YAML reads .nan as not a number", ""),
     ("model:\n  preset: ''\n", 2, "wrong_type", "this is empty", ""),
+    ("model:\n  preset: " + "9" * 400 + "\n", 2, "wrong_type", "takes text", ""),
     ("model:\n  num_layers: ten\n", 2, "wrong_type", "'ten'", ""),
     ("model:\n  prest: gpt_tiny\n", 2, "unknown_key", "`preset`", ""),
     ("model:\n  zzz: 3\n", 2, "unknown_key", "no key `zzz`", ""),
