@@ -82,7 +82,7 @@ def cutting(plan: Plan) -> dict[str, Any]:
 def check_matches(checkpoint: Checkpoint, plan: Plan) -> list[str]:
     """Raise UserError where the checkpoint is of another run; otherwise the changes that are worth a word."""
     stored = checkpoint.state
-    if missing := {"identity", "free", "cutting", "data"} - stored.keys():
+    if missing := {"identity", "free", "cutting"} - stored.keys():
         raise UserError(
             f"{checkpoint.path / 'state.json'}\n  It has no {', '.join(sorted(missing))}: not a file that a run wrote. "
             "Restore it, or start over with `--fresh`."
@@ -108,7 +108,11 @@ def check_matches(checkpoint: Checkpoint, plan: Plan) -> list[str]:
 
 def check_data(checkpoint: Checkpoint, fingerprint: str) -> None:
     """Raise UserError where the corpus, the tokenizer or the split is not the one that the checkpoint saw."""
-    stored = checkpoint.state["data"]["fingerprint"]
+    stored = checkpoint.state.get("data", {}).get("fingerprint")
+    if stored != fingerprint and not (isinstance(stored, str) and all("=" in part for part in stored.split())):
+        raise UserError(
+            f"{checkpoint.path / 'state.json'}\n  It does not say which data it saw: not a file that a run wrote."
+        )
     if stored != fingerprint:
         before, after = (dict(part.split("=", 1) for part in text.split()) for text in (stored, fingerprint))
         lines = _differences(before, after)
