@@ -11,6 +11,7 @@ test asserts a time.
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import importlib.util
 import json
 import os
