@@ -89,6 +89,7 @@ def report(graph: Graph, layouts, mesh, rank) -> dict:
         "norms": norms,
         "norm_sum_is_reduced": graph.kind(node) == "AddN",
         "added_over": added_over,
+        "transfers": [kind for node in graph.nodes if (kind := graph.kind(node)) in ("Send", "Receive")],
         "slices": {name: [part.shape, part.bounds, part.cut_by] for name, part in slices.items()},
     }
 

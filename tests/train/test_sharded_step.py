@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ import pytest
 pytestmark = pytest.mark.cpu
 
 SMALL = [
-    *("model.num_layers=2", "model.hidden_size=64", "model.num_heads=4", "model.num_kv_heads=4", "model.head_dim=16"),
+    *("model.num_layers=4", "model.hidden_size=64", "model.num_heads=4", "model.num_kv_heads=4", "model.head_dim=16"),
     *("model.ffn_size=128", "model.vocab_size=256", "train.seq_length=32", "train.micro_batch_size=1"),
 ]
 
@@ -78,6 +79,27 @@ def test_pipeline_with_optimizer_shard(simulated_ascend, repo, tmp_path):
     assert not any("embed_tokens" in name or "layers.0" in name for name in report["norms"])
     shape, bounds, cut_by = report["slices"]["lm_head.weight"]
     assert shape == [256, 64] and bounds[0] == [128, 192] and cut_by[0] == ["tp", "optimizer_shard"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 7])
+@pytest.mark.parametrize(
+    ("words", "borders", "micro_batches"),
+    [
+        (["parallel.pipeline_schedule=gpipe"], 1, 4),
+        (["parallel.virtual_stages=2"], 3, 4),
+        (["parallel.virtual_stages=2", "parallel.optimizer_shard=level2", "parallel.recompute=full"], 3, 4),
+        (["parallel.virtual_stages=2", "parallel.pipeline_schedule=gpipe"], 3, 4),
+        (["parallel.virtual_stages=2"], 3, 3),  # no multiple of the stages
+    ],
+    ids=["gpipe", "interleaved", "interleaved_shard_recompute", "interleaved_gpipe", "interleaved_odd"],
+)
+def test_schedules(simulated_ascend, repo, tmp_path, rank, words, borders, micro_batches):
+    """dp2 x tp2 x pp2: over every border goes each micro-batch forward and its gradient back."""
+    recipe = ["llama2_7b_dp2_tp2_pp2", f"train.global_batch_size={2 * micro_batches}"]
+    report = compiled(simulated_ascend, repo, tmp_path, rank, *recipe, *words)
+    check_norm(report)
+    assert Counter(report["transfers"]) == {"Send": borders * micro_batches, "Receive": borders * micro_batches}
 
 
 def test_accumulation_without_shard(simulated_ascend, repo, tmp_path):
