@@ -35,14 +35,9 @@ class PlainAttention(nn.Cell):
         self.group = shape.num_heads // shape.num_kv_heads
         self.factor = 1.0 / math.sqrt(shape.head_dim)
         self.in_rows = not parallel.sharded  # two dimensions: the CPU's softmax is twice as fast there
-        self.scale, self.split_query, self.split_key, self.merge = (
-            ops.Mul(),
-            ops.Transpose(),
-            ops.Transpose(),
-            ops.Transpose(),
-        )
+        self.split_query, self.split_key, self.merge = ops.Transpose(), ops.Transpose(), ops.Transpose()
         self.scores, self.weigh = ops.BatchMatMul(transpose_b=True), ops.BatchMatMul()
-        self.mask, self.softmax = ops.Add(), ops.Softmax(-1)
+        self.scale, self.mask, self.softmax = ops.Mul(), ops.Add(), ops.Softmax(-1)
         self.cast_in, self.cast_out = ops.Cast(), ops.Cast()
         if parallel.sharded:
             self.shard(parallel)
