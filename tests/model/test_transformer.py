@@ -4,7 +4,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from hf_fixture import batch, load, model_with_weights
-from mindspore import Tensor
+from mindspore import Tensor, nn
 
 from msparallel.model.shape import ModelShape
 from msparallel.model.transformer import build_model
@@ -25,6 +25,7 @@ GPT2 = {
     "ffn_bias": True,
     "tie_embeddings": True,
 }
+EXPERTS = {**SMALL, "num_experts": 4, "experts_per_token": 2, "expert_ffn_size": 16, "router_aux_loss": 0.1}
 QWEN3 = {**SMALL, "num_kv_heads": 1, "head_dim": 16, "qk_norm": True, "vocab_multiple": 64}
 
 
@@ -42,7 +43,7 @@ def inputs(batch_size: int, seq: int, vocab: int = 61, seed: int = 0) -> list[Te
     return [Tensor(a) for a in (ids, np.roll(ids, -1, 1), weights, positions, np.zeros_like(ids))]
 
 
-@pytest.mark.parametrize("shape", [SMALL, GPT2, QWEN3], ids=["llama", "gpt2", "qwen3"])
+@pytest.mark.parametrize("shape", [SMALL, GPT2, QWEN3, EXPERTS], ids=["llama", "gpt2", "qwen3", "experts"])
 def test_parameters_are_as_many_as_the_shape_says(shape):
     shape = ModelShape(**shape)
     model = build_model(shape, ONE, seq_length=16)
@@ -80,6 +81,26 @@ def test_a_token_sees_nothing_behind_it_and_nothing_of_other_documents():
     changed[0, 3] = (changed[0, 3] + 1) % 61
     again = model.transformer(Tensor(changed), positions, segments)[0].asnumpy()
     assert np.array_equal(again[8:], after[8:])
+
+
+class TextLoss(nn.Cell):
+    def __init__(self, model):
+        super().__init__(auto_prefix=False)
+        self.model = model
+
+    def construct(self, input_ids, labels, loss_weights, position_ids, segment_ids):
+        return self.model.text_loss(input_ids, labels, loss_weights, position_ids, segment_ids)
+
+
+def test_every_layer_adds_its_auxiliary_loss_to_the_training_loss():
+    model = build_model(ModelShape(**EXPERTS), ONE, seq_length=16)
+    batch = inputs(3, 16)
+    text, aux = TextLoss(model)(*batch)
+    assert aux.shape == (3,)
+    assert float(model(*batch)) == pytest.approx(float(text) + 0.1 * float(aux.mean()), rel=1e-5)
+    one_layer = build_model(ModelShape(**{**EXPERTS, "num_layers": 1}), ONE, seq_length=16)
+    # A balanced layer's loss is about 1, so two layers' sum is about twice that of one.
+    assert float(aux.mean()) == pytest.approx(2 * float(TextLoss(one_layer)(*batch)[1].mean()), rel=0.1)
 
 
 @pytest.mark.parametrize("recompute", ["selective", "full"])
