@@ -83,6 +83,9 @@ class MixtureOfExperts(nn.Cell):
         self.balance = BalanceLoss(shape, parallel)
         self.slots = Slots(shape, parallel, self.axes)
         self.experts = Experts(shape, parallel, self.axes, compute_dtype)
+        # An operator of its own: ops.reshape() is one function for the whole graph, and the collectives that MindSpore
+        # puts beside it would carry the name of whichever cell called it first.
+        self.reshape = ops.Reshape()
         self.cast, self.dispatch, self.to_experts = ops.Cast(), ops.Gather(1), ops.Transpose()
         self.from_experts, self.combine, self.own, self.cast_weight = (
             ops.Transpose(),
@@ -101,25 +104,25 @@ class MixtureOfExperts(nn.Cell):
         capacity, part = expert_slots(self.factor, seq, k, experts, share)
 
         probabilities, weights, chosen = self.gate(x)
-        chosen = ops.reshape(chosen, (batch, seq, k))
+        chosen = self.reshape(chosen, (batch, seq, k))
         chose, token_of_row, row_of_choice, owned = self.slots(chosen, capacity, part)
-        aux = self.balance(ops.reshape(probabilities, (batch, seq, experts)), chose)
+        aux = self.balance(self.reshape(probabilities, (batch, seq, experts)), chose)
 
         # [B, S, H] -> every owner's rows [B, owners, rows, H] -> every expert's rows [E, rows, H]
-        rows = self.dispatch(ops.reshape(self.cast(x, self.dtype), (batch, seq, hidden)), token_of_row, 1)
-        rows = ops.reshape(rows, (batch, share, within, exchange, local, part, hidden))
-        rows = ops.reshape(self.to_experts(rows, (3, 2, 4, 1, 0, 5, 6)), (experts, share * batch * part, hidden))
+        rows = self.dispatch(self.reshape(self.cast(x, self.dtype), (batch, seq, hidden)), token_of_row, 1)
+        rows = self.reshape(rows, (batch, share, within, exchange, local, part, hidden))
+        rows = self.reshape(self.to_experts(rows, (3, 2, 4, 1, 0, 5, 6)), (experts, share * batch * part, hidden))
 
         # and back; an owner sums the choices it served, then the owners are summed: [B, owners, S, k, H] -> [T, H]
-        rows = ops.reshape(self.experts(rows), (exchange, within, local, share, batch, part, hidden))
-        rows = ops.reshape(self.from_experts(rows, (4, 3, 1, 0, 2, 5, 6)), (batch, owners, -1, hidden))
-        weights = self.own(owned, ops.reshape(weights, (batch, 1, seq, k)))
-        weights = ops.reshape(self.cast_weight(weights, self.dtype), (batch, owners, seq, 1, k))
+        rows = self.reshape(self.experts(rows), (exchange, within, local, share, batch, part, hidden))
+        rows = self.reshape(self.from_experts(rows, (4, 3, 1, 0, 2, 5, 6)), (batch, owners, -1, hidden))
+        weights = self.own(owned, self.reshape(weights, (batch, 1, seq, k)))
+        weights = self.reshape(self.cast_weight(weights, self.dtype), (batch, owners, seq, 1, k))
         y = self.weighted_sum(weights, self.combine(rows, row_of_choice, 2))
         if owners > 1:
-            y = ops.reshape(self.tokens_first(y, (0, 2, 1, 3, 4)), (batch * seq, owners, hidden))
+            y = self.reshape(self.tokens_first(y, (0, 2, 1, 3, 4)), (batch * seq, owners, hidden))
             return self.sum_owners(y, 1), aux
-        return ops.reshape(y, (batch * seq, hidden)), aux
+        return self.reshape(y, (batch * seq, hidden)), aux
 
     def shard(self, parallel: OpParallelConfig) -> None:
         """The table of strategies.

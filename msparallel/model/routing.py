@@ -109,6 +109,7 @@ class Slots(nn.Cell):
         super().__init__()
         self.num_experts, self.axes = shape.num_experts, axes
         self.on, self.off = Tensor(1.0, ms.float32), Tensor(0.0, ms.float32)
+        self.reshape = ops.Reshape()
         self.choose, self.merge, self.running = ops.OneHot(), ops.ReduceSum(), ops.CumSum()
         self.count_down, self.order, self.by_expert, self.first = ops.Sub(), ops.Mul(), ops.Transpose(), ops.TopK()
         self.by_owner = ops.Transpose()
@@ -130,14 +131,14 @@ class Slots(nn.Cell):
         # The first to come has the highest priority, S; who did not choose the expert has 0.
         priority = self.by_expert(self.order(chose, self.count_down(seq + 1.0, running)), (0, 2, 1))
         _, token_of_slot = self.first(priority, share * part)
-        token_of_slot = ops.reshape(token_of_slot, (batch, exchange, within, local, share, part))
-        token_of_row = ops.reshape(self.by_owner(token_of_slot, (0, 4, 2, 1, 3, 5)), (batch, owners, -1))
+        token_of_slot = self.reshape(token_of_slot, (batch, exchange, within, local, share, part))
+        token_of_row = self.reshape(self.by_owner(token_of_slot, (0, 4, 2, 1, 3, 5)), (batch, owners, -1))
 
         slot = self.from_zero(self.cast(self.look_up(running, 2, chosen), ms.int32), 1)
         row, owner = self.place(chosen, slot, local, part)
-        kept = ops.reshape(self.cast_kept(self.less(slot, capacity), ms.float32), (batch, 1, seq, k))
+        kept = self.reshape(self.cast_kept(self.less(slot, capacity), ms.float32), (batch, 1, seq, k))
         owned = self.drop(self.owner_first(self.one_hot(owner, owners, self.on, self.off), (0, 3, 1, 2)), kept)
-        row_of_choice = self.own_row(self.cast_owned(owned, ms.int32), ops.reshape(row, (batch, 1, seq, k)))
+        row_of_choice = self.own_row(self.cast_owned(owned, ms.int32), self.reshape(row, (batch, 1, seq, k)))
         return chose, token_of_row, row_of_choice, owned
 
     def place(self, expert, slot, local, part):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 from safetensors import safe_open
-from test_semi_auto_compile import compile_rank, forward, library, per_layer  # noqa: F401 - fixtures too
+from test_semi_auto_compile import compile_rank, forward, label, library, per_layer  # noqa: F401 - fixtures too
 
 from msparallel.errors import UserError
 from msparallel.model.expert_axes import expert_capacity
@@ -149,13 +149,13 @@ def test_hugging_face_block(hugging_face, variant):
         )
 
 
-@pytest.mark.parametrize("factor", [0.0, 0.5, 1.0, 1.5])
-def test_earlier_tokens_keep_their_place(factor):
+@pytest.mark.parametrize(("factor", "drops"), [(0.0, False), (0.5, True), (1.0, True), (2.5, False)])
+def test_earlier_tokens_keep_their_place(factor, drops):
     shape = shape_of(expert_capacity_factor=factor)
     weights, x = random_weights(shape), random_tokens(shape)
     y, aux = run(build(shape, weights), x)
     expected, expected_aux, dropped = reference(shape, weights, x)
-    assert (dropped > 0) == (0 < factor < 1.5) or dropped > 0
+    assert (dropped > 0) == drops
     np.testing.assert_allclose(y, expected, atol=1e-4, rtol=0)
     np.testing.assert_allclose(aux, expected_aux, rtol=1e-5)
 
@@ -208,10 +208,9 @@ def test_order_of_sequences_does_not_matter():
 @pytest.mark.parametrize(
     ("dp", "tp", "ep"), [(2, 1, 2), (1, 2, 2), (1, 4, 2), (2, 2, 1), (2, 2, 4), (4, 2, 4)], ids=str
 )
-@pytest.mark.parametrize("factor", [0.0, 0.8])
-def test_places_under_every_cut(dp, tp, ep, factor):
+def test_places_under_every_cut(dp, tp, ep):
     """The degrees reorder rows and tables; run whole on one device, that must change nothing."""
-    shape = shape_of(expert_capacity_factor=factor)
+    shape = shape_of(expert_capacity_factor=0.8)
     weights, x = random_weights(shape), random_tokens(shape)
     degrees = OpParallelConfig(data_parallel=dp, model_parallel=tp, expert_parallel=ep, sharded=False)
     whole, cut = build(shape, weights), build(shape, weights, degrees)
@@ -237,7 +236,8 @@ def test_half_precision_routes_in_float32():
     np.testing.assert_allclose(half.asnumpy(), y, atol=2e-2, rtol=0)
 
 
-def test_sequences_that_cannot_be_shared():
+def test_sequences_that_cannot_be_shared(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # MindSpore leaves its analysis of the failure there
     shape = shape_of()
     moe = build(shape, random_weights(shape), OpParallelConfig(model_parallel=4, expert_parallel=1, sharded=False))
     with pytest.raises(UserError, match="seq_length: 6\n  4 devices .* must divide seq_length. Use 4."):
@@ -245,21 +245,68 @@ def test_sequences_that_cannot_be_shared():
 
 
 EXPERTS = {"num_experts": 8, "experts_per_token": 2, "expert_ffn_size": 32, "expert_capacity_factor": 1.25}
-EXCHANGE = per_layer("AlltoAll moe", "AlltoAll moe")
+MATRIX = {"gate_proj": (32, 64), "up_proj": (32, 64), "down_proj": (64, 32)}
 
 
-def in_experts(report: dict) -> list[dict]:
-    return [c for c in report["collectives"] if "MixtureOfExperts" in c["scope"] or c["op"] == "AlltoAll"]
+def expert_collectives(report: dict) -> list[str]:
+    """Collectives of the forward pass inside the expert layers."""
+    cells = ("mlp", "gate", "slots", "experts", "balance")
+    return [c for c in forward(report) if c.split(".")[-1] in cells]
+
+
+def check_experts(report: dict, collectives: list[str], experts_of_a_device: int) -> None:
+    """The collectives of the expert layers and nothing else; every device holds its share of the experts."""
+    assert expert_collectives(report) == per_layer(*collectives)
+    for name, matrix in MATRIX.items():
+        assert report["parameters"][f"model.layers.1.mlp.experts.{name}"]["slice"] == [experts_of_a_device, *matrix]
 
 
 def test_experts_over_data_and_tensor_parallel(compile_rank):  # noqa: F811
-    """Tokens travel twice a layer between the two replicas; inside tp the experts' results are summed."""
+    """Tokens travel to the other replica's experts and back; inside tp the results are summed."""
     parallel = {"data_parallel": 2, "model_parallel": 2, "expert_parallel": 4}
     report = compile_rank(4, 1, parallel=parallel, shape={**EXPERTS, "router_aux_loss": 0.01})
-    weight = report["parameters"]["model.layers.0.mlp.experts.gate_proj"]
-    assert weight["shape"] == [8, 32, 64]
-    assert weight["slice"] == [2, 32, 64]
-    print(json.dumps(report["collectives"], indent=0))
-    counts = Counter(c["op"] for c in report["collectives"])
-    assert counts["AlltoAll"] == 2 * 2 * 2
-    assert "AllGather" not in counts
+    check_experts(report, ["AlltoAll mlp", "AlltoAll mlp", "AllReduce mlp"], 2)
+    # 4 sequences a replica; ceil(1.25 * 32 * 2 / 8) = 10 slots for each of an owner's 2 x 2 experts
+    there, back = [c["shape"] for c in report["collectives"] if c["op"] == "AlltoAll"][:2]
+    assert there == [8, 1, 1, 2, 10, 64]
+    assert back == [4, 1, 2, 2, 10, 64]
+
+
+CUTS = {
+    "dp2": ({"data_parallel": 2}, [], 8),
+    "dp2_ep2": ({"data_parallel": 2, "expert_parallel": 2}, ["AlltoAll mlp"] * 2, 4),
+    "dp4_ep4": ({"data_parallel": 4, "expert_parallel": 4}, ["AlltoAll mlp"] * 2, 2),
+    "dp4_ep2": ({"data_parallel": 4, "expert_parallel": 2}, ["AlltoAll mlp"] * 2, 4),
+    "dp2_tp2": ({"data_parallel": 2, "model_parallel": 2}, ["AllReduce mlp"], 8),
+    "dp2_tp2_ep2": ({"data_parallel": 2, "model_parallel": 2, "expert_parallel": 2}, ["AllReduce mlp"], 4),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", CUTS)
+def test_no_collective_beside_the_exchange(compile_rank, cut):  # noqa: F811
+    parallel, collectives, experts = CUTS[cut]
+    world = parallel["data_parallel"] * parallel.get("model_parallel", 1)
+    check_experts(compile_rank(world, world - 1, parallel=parallel, shape=EXPERTS), collectives, experts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sequence_parallel_sums_by_an_exchange(compile_rank, dtype):  # noqa: F811
+    """Tokens are gathered over tp, as before a dense layer; each device then sums the owners' results for its own."""
+    parallel = {"data_parallel": 2, "model_parallel": 2, "expert_parallel": 4, "use_seq_parallel": True}
+    report = compile_rank(4, 2, parallel=parallel, shape=EXPERTS, dtype=dtype)
+    # Gathered: tokens, and of each its k chosen experts and k weights.
+    assert Counter(expert_collectives(report)) == Counter(per_layer(*["AllGather mlp"] * 3, *["AlltoAll mlp"] * 3))
+
+
+@pytest.mark.slow
+def test_experts_in_a_pipeline_with_optimizer_shard(compile_rank):  # noqa: F811
+    parallel = {"data_parallel": 2, "expert_parallel": 2}
+    case = {"shape": {**EXPERTS, "router_aux_loss": 0.01}, "layer_stages": [0, 1], "optimizer_shard": True}
+    report = compile_rank(4, 3, parallel=parallel, dtype="bfloat16", **case)
+    exchanges = Counter(label(c) for c in report["collectives"] if c["op"] == "AlltoAll")
+    assert exchanges == {"AlltoAll 1.mlp": 2, "AlltoAll 1.Grad_AlltoAll": 2}  # once for all micro-batches
+    weight = report["parameters"]["model.layers.1.mlp.experts.up_proj"]
+    assert weight["slice"] == [4, 32, 64]
+    assert not weight["optimizer_group"]  # on its only holder nothing repeats that could be sharded
