@@ -2,6 +2,8 @@
 
 In: x [T, H], or the experts that tokens chose. Out: weights, places as integers, the load-balancing loss.
 T = B * S: B sequences of S tokens; E experts, k of them chosen per token.
+
+>>> probabilities, weights, chosen = Router(shape, parallel)(x)  # doctest: +SKIP
 """
 
 from __future__ import annotations
