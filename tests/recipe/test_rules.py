@@ -217,6 +217,19 @@ CASES = [
     Case("ulysses_heads", CONTEXT, "parallel.context_parallel_algo=ulysses model.num_kv_heads=2", "num_kv_heads is 2"),
     Case("experts_over_expert_parallel", EXPERTS, "model.num_experts=6", "6 % 4 = 2"),
     Case("devices_over_expert_parallel", EXPERTS, "parallel.expert_parallel=8", "4 % 8 = 4"),
+    Case(
+        "experts_on_neighbours",
+        EXPERTS,
+        "parallel.data_parallel=6 parallel.model_parallel=4 parallel.expert_parallel=6 model.num_experts=12 "
+        "train.global_batch_size=24 train.micro_batch_size=4 cluster.nodes=3 cluster.devices_per_node=8",
+        "6 is neither",
+    ),
+    Case(
+        "sequence_over_shared_slots",
+        EXPERTS,
+        "parallel.data_parallel=2 parallel.model_parallel=4 parallel.expert_parallel=1 train.seq_length=126",
+        "126 % 4 = 2",
+    ),
     # pipeline
     Case("layers_over_stages", HYBRID, "model.num_layers=9", "9 % 2 = 1"),
     Case("layers_over_stages", PIPELINE, "model.num_layers=3", "3 layers are fewer"),
@@ -262,6 +275,12 @@ CASES = [
         REPLICAS,
         "parallel.optimizer_shard=true parallel.optimizer_shard_size=8",
         "4 % 8 = 4",
+    ),
+    Case(
+        "shard_level_with_accumulation",
+        REPLICAS,
+        "parallel.optimizer_shard=level2 train.global_batch_size=32 train.micro_batch_size=2",
+        "4 micro-batches and no pipeline",
     ),
     Case("shard_details_need_shard", REPLICAS, "parallel.optimizer_shard_size=2", "optimizer_shard is off"),
     Case("shard_details_need_shard", REPLICAS, "parallel.optimizer_shard_threshold_kib=0", "optimizer_shard is off"),

@@ -177,6 +177,37 @@ def devices_over_expert_parallel(recipe: Recipe) -> Iterator[Finding]:
         )
 
 
+def experts_on_neighbours(recipe: Recipe) -> Iterator[Finding]:
+    """expert_parallel divides context_parallel x model_parallel, or is a multiple: groups are neighbouring ranks."""
+    experts, degree, grid = derive.number(recipe, "num_experts"), recipe.parallel.expert_parallel, derive.mesh(recipe)
+    if not experts or grid is None or grid.dp * grid.cp * grid.tp % degree:
+        return
+    inner, stage = grid.cp * grid.tp, grid.dp * grid.cp * grid.tp
+    if inner % degree and degree % inner:
+        legal = [n for n in divisors(math.gcd(experts, stage)) if not (inner % n and n % inner)]
+        yield Finding(
+            key="parallel.expert_parallel",
+            message=f"It must divide context_parallel {grid.cp} x model_parallel {grid.tp} = {inner} or be a multiple "
+            f"of it; {degree} is neither. Possible here: {', '.join(map(str, legal))}.",
+            tries=({"parallel.expert_parallel": number} for number in nearby(degree, legal)),
+        )
+
+
+def sequence_over_shared_slots(recipe: Recipe) -> Iterator[Finding]:
+    """seq_length is a multiple of context_parallel x model_parallel / expert_parallel, which share expert slots."""
+    experts, degree, grid = derive.number(recipe, "num_experts"), recipe.parallel.expert_parallel, derive.mesh(recipe)
+    if not experts or grid is None or recipe.train is None or grid.cp * grid.tp % degree:
+        return
+    share, seq = grid.cp * grid.tp // degree, recipe.train.seq_length
+    if seq % share:
+        yield Finding(
+            key="train.seq_length",
+            message=f"context_parallel {grid.cp} x model_parallel {grid.tp} / expert_parallel {degree} = {share} "
+            f"devices share the slots of an expert, but seq_length is {seq} ({seq} % {share} = {seq % share}).",
+            tries=_shorter_sequences(recipe, seq, share),
+        )
+
+
 def _expert_degrees(degree: int, experts: int, stage: int) -> Iterable[Changes]:
     return ({"parallel.expert_parallel": number} for number in nearby(degree, divisors(math.gcd(experts, stage))))
 
@@ -196,4 +227,6 @@ RULES = (
     ulysses_heads,
     experts_over_expert_parallel,
     devices_over_expert_parallel,
+    experts_on_neighbours,
+    sequence_over_shared_slots,
 )
