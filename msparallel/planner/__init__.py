@@ -1,0 +1,1 @@
+"""What a plan costs, on paper: nothing here compiles, runs or imports MindSpore."""
