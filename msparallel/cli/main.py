@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import importlib
 import json
+import keyword
 import os
 import sys
 from collections.abc import Sequence
@@ -29,8 +30,9 @@ VERBS = {
     "validate": "Check recipes against every rule.",
     "schema": "JSON Schema of recipes, for editors.",
     "run": "Train: alone, by local workers, or this node's part.",
+    "import": "A MindFormers training YAML as a recipe.",
 }
-"""Verb -> what it does; its command is `command` in msparallel/cli/VERB.py."""
+"""Verb -> what it does; its command is `command` in msparallel/cli/VERB.py, or VERB_.py for a word of Python's own."""
 
 
 class _Verbs(click.Group):
@@ -42,7 +44,8 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        return importlib.import_module(f"msparallel.cli.{cmd_name}").command
+        module = cmd_name + "_" * keyword.iskeyword(cmd_name)
+        return importlib.import_module(f"msparallel.cli.{module}").command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -10,11 +10,13 @@ holds what YAML, schema and rules found.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from msparallel.errors import Problem, RecipeError
+from msparallel.interop.mindformers_sections import looks_like_mindformers
 from msparallel.recipe.library import closest_recipe, shipped_recipes
 from msparallel.recipe.override import build_sections, read_overrides, section_values, with_values
 from msparallel.recipe.recipe import Recipe
@@ -34,7 +36,7 @@ def load_recipe(source: str | os.PathLike[str], overrides: Sequence[str] = ()) -
         RecipeError: all problems of text, values, overrides and rules.
     """
     path = find_recipe(source)
-    text = _read_text(path)
+    text = read_text(path)
     return load_text(text, str(path), overrides)
 
 
@@ -44,6 +46,9 @@ def load_text(text: str, path: str, overrides: Sequence[str] = ()) -> Recipe:
     typed, refused, override_problems = read_overrides(overrides)
     if "" in source.broken:  # not YAML at all: nothing more can be said
         raise RecipeError(source.problems + override_problems)
+    if looks_like_mindformers(name for name in source.lines if "." not in name):
+        command = f"msparallel import {shlex.quote(path)} -o recipe.yaml"
+        raise _refused("mindformers_file", path, f"This is a MindFormers YAML, not a recipe. `{command}` makes one.")
     values = check_values(source, path)
     broken = frozenset(source.broken)
     written = Recipe(name=Path(path).stem, path=path, sections=build_sections(values, broken), lines=source.lines,
@@ -90,7 +95,7 @@ def _from_here(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Text of a recipe file. Raises RecipeError where it cannot be read as text."""
     try:
         with path.open("rb") as file:

@@ -109,7 +109,7 @@ def read_source(text: str, file: str) -> Source:
         loader = _Loader(text)
         root = loader.get_single_node()
     except yaml.YAMLError as error:
-        line, message = _explain(error, text)
+        line, message = explain_error(error, text)
         problem(line, "yaml_syntax", message)
         source.broken.add("")
         return source
@@ -153,7 +153,7 @@ def read_scalar(text: str, key: str, file: str) -> tuple[Written | None, list[Pr
         loader = _Loader(text)
         node = loader.get_single_node()
     except yaml.YAMLError as error:
-        problem(None, "yaml_syntax", f"{text!r} is not a YAML value: {_explain(error, text)[1]}")
+        problem(None, "yaml_syntax", f"{text!r} is not a YAML value: {explain_error(error, text)[1]}")
         return None, source.problems
     for _, message in loader.refused:
         problem(None, "yaml_feature", message)
@@ -286,7 +286,7 @@ def _line(node: yaml.Node) -> int:
     return node.start_mark.line + 1
 
 
-def _explain(error: yaml.YAMLError, text: str) -> tuple[int | None, str]:
+def explain_error(error: yaml.YAMLError, text: str) -> tuple[int | None, str]:
     """Line and sentence of a YAML error."""
     if isinstance(error, yaml.reader.ReaderError):
         line = text.count("\n", 0, error.position) + 1
