@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from msparallel.errors import UserError
 from msparallel.model.shape import ModelShape
 from msparallel.plan import Plan
+from msparallel.recipe.rules.mode import feasible_group
 from msparallel.train.checkpoint import Slice
 
 ITEM_BYTES = 4
@@ -86,13 +87,15 @@ def predict_shards(plan: Plan, rank: int) -> dict[str, Shard]:
        by side: a matrix that makes features is cut along its rows over tp, one that consumes them along its columns,
        tables along the vocabulary over tp with `vocab_parallel`, experts over expert_parallel. The rank has piece r % d
        and is copy r // d of C = R / d. Context parallel and sequence parallel cut activations only.
-    2. The optimizer shard cuts dim 0 once more, over s = `optimizer_shard_size` copies or all C of them; the rank has
-       piece (r // d) % s. What tp does not cut is thus cut over tp too. It leaves a parameter as it is where there is
-       one copy, where s does not divide C, where dim 0 is no multiple of s (times d if d cuts dim 0 too), or where the
-       bytes of the whole parameter, all slices together, are below the threshold; at the threshold it cuts.
+    2. The optimizer shard cuts dim 0 once more, over s copies; the rank has piece (r // d) % s. What tp does not cut
+       is thus cut over tp too. s is `optimizer_shard_size`, or all C copies where it is left out, larger or 1. The
+       shard leaves a parameter as it is where there is one copy, where s does not divide C, where dim 0 is no multiple
+       of s (times d if d cuts dim 0 too), where the s ranks lie on servers as no group of MindSpore's can, or where
+       the bytes of the whole parameter, all slices together, are below the threshold; at the threshold it cuts.
 
     Source of 2: MindSpore's `OptParamMgrImpl::SplitParam` (threshold), `TensorLayout::GenerateOptShardSliceShape`
-    (divisibility) and `OperatorInfo::CreateGroupForOptShard` (groups), in mindspore/ccsrc/frontend/parallel.
+    (divisibility) and `OperatorInfo::CreateGroupForOptShard` (groups), in mindspore/ccsrc/frontend/parallel, and
+    `set_optimizer_weight_shard_size` in mindspore/parallel (a size of 1); the rest was read off compiled recipes.
 
     Raises:
         IndexError: the plan has no such rank.
@@ -195,15 +198,17 @@ def _row(name: str, rows: int, columns: int, *, bias: bool) -> Iterator[tuple[st
 
 
 def _shard(plan: Plan, rank: int, shape: tuple[int, ...], cut: Cut) -> Shard:
+    stage_ranks = plan.mesh.size // plan.mesh.pp
     degrees = {"tp": plan.mesh.tp, "ep": plan.recipe.parallel.expert_parallel} if plan.shards else {}
     dims = [(length, degrees.get(axis or "", 1), axis) for length, axis in zip(shape, cut, strict=True)]
     degree = math.prod(d for _, d, _ in dims)  # at most one dim is cut
-    copy, piece = divmod(rank % (plan.mesh.size // plan.mesh.pp), degree)
+    copy, piece = divmod(rank % stage_ranks, degree)
     bounds = [(0, n) if d == 1 else (piece * (n // d), (piece + 1) * (n // d)) for n, d, _ in dims]
     cut_by = [() if d == 1 else (str(axis),) for _, d, axis in dims]
     gathered = math.prod(stop - start for start, stop in bounds) * ITEM_BYTES
-    pieces = _optimizer_pieces(plan, shape, rows_cut=dims[0][1], copies=plan.mesh.size // plan.mesh.pp // degree)
-    if pieces > 1:
+    pieces = _optimizer_pieces(plan, shape, rows_cut=dims[0][1], copies=stage_ranks // degree)
+    nearest = rank - copy % pieces * degree
+    if pieces > 1 and feasible_group([nearest + place * degree for place in range(pieces)]):
         rows = (bounds[0][1] - bounds[0][0]) // pieces
         start = bounds[0][0] + copy % pieces * rows
         bounds[0] = (start, start + rows)
@@ -219,5 +224,6 @@ def _optimizer_pieces(plan: Plan, shape: tuple[int, ...], *, rows_cut: int, copi
     threshold_kib = parallel.optimizer_shard_threshold_kib
     if math.prod(shape) * ITEM_BYTES < (DEFAULT_THRESHOLD_KIB if threshold_kib is None else threshold_kib) * 1024:
         return 1
-    pieces = parallel.optimizer_shard_size or copies
+    size = parallel.optimizer_shard_size
+    pieces = min(size, copies) if size is not None and size > 1 else copies
     return pieces if copies % pieces == 0 and shape[0] % (rows_cut * pieces) == 0 else 1

@@ -88,6 +88,22 @@ def test_a_smaller_optimizer_shard_repeats():
     assert [bounds(s, "model.norm.weight")[0] for s in shards] == [(0, 2048), (2048, 4096)] * 4
 
 
+def test_a_size_of_one_or_beyond_the_copies_takes_all_copies():
+    one = predict_shards(plan(*WHOLE, *no_pipeline(8, 1), "parallel.optimizer_shard_size=1"), 3)
+    assert bounds(one, "model.norm.weight") == ((1536, 2048),)
+    words = [*WHOLE, "parallel.expert_parallel=4", "parallel.optimizer_shard_size=8"]
+    experts = predict_shards(plan(*words, recipe="qwen3_30b_a3b_dp8_pp2_ep8"), 7)
+    assert bounds(experts, "model.layers.0.mlp.experts.up_proj")[0] == (112, 128)
+
+
+def test_a_group_that_straddles_servers_cuts_nothing():
+    """24 ranks on three servers: 12 of them would be eight of one server and four of the next."""
+    words = [*WHOLE, *no_pipeline(24, 1), "cluster.nodes=3", "train.global_batch_size=24", "model.hidden_size=3072"]
+    words += ["model.num_heads=24"]
+    assert predict_shards(plan(*words, "parallel.optimizer_shard_size=8"), 9)["model.norm.weight"].shape == (384,)
+    assert predict_shards(plan(*words, "parallel.optimizer_shard_size=12"), 9)["model.norm.weight"].shape == (3072,)
+
+
 def test_experts_are_cut_over_neighbours():
     """Two stages of dp8; ep 4: four ranks hold the 128 experts, and the optimizer shard halves what two ranks share."""
     words = [*WHOLE, "parallel.expert_parallel=4"]

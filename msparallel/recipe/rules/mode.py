@@ -160,12 +160,12 @@ def _infeasible_group(grid: Mesh) -> tuple[tuple[str, ...], list[int]] | None:
     for count in range(1, len(inside) + 1):
         for axes in itertools.combinations(inside, count):
             for ranks in few.groups(*axes):
-                if not _feasible(ranks):
+                if not feasible_group(ranks):
                     return axes, ranks
     return None
 
 
-def _feasible(group: list[int]) -> bool:
+def feasible_group(group: list[int]) -> bool:
     """MindSpore's own test of a group on Ascend (device_manager.cc, CheckDeviceList)."""
     servers: dict[int, list[int]] = {}
     for rank in group:

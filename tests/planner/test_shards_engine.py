@@ -1,0 +1,223 @@
+"""Predicted slices against those of MindSpore's engine, parameter by parameter, on a simulated Ascend target."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from msparallel.plan import Plan, resolve
+from msparallel.planner.shards import predict_shards
+from msparallel.recipe.load import load_recipe
+from msparallel.train.checkpoint import Slice
+
+pytestmark = pytest.mark.cpu
+
+RECIPE = "llama2_7b_dp2_tp2_pp2"
+_SHORT = ["train.seq_length=32", "train.micro_batch_size=1", "model.num_heads=8"]
+_EVEN = ["model.num_kv_heads=8", "model.head_dim=8", "model.vocab_size=256", "model.hidden_size=64"]
+EVEN = ["model.preset=qwen3_8b", *_SHORT, *_EVEN, "model.ffn_size=128"]
+"""Embedding and head have exactly 64 KiB, the default threshold."""
+_ODD = ["model.num_kv_heads=8", "model.head_dim=12", "model.vocab_size=290", "model.hidden_size=60"]
+ODD = ["model.preset=qwen3_8b", *_SHORT, *_ODD, "model.ffn_size=136", "model.vocab_multiple=8"]
+"""60 rows and 12 do not divide by 8, 136 rows not by 16, 296 rows of the vocabulary not by 16."""
+BIASED = ["model.preset=qwen2_7b", *EVEN[1:]]
+GPT2 = ["model.preset=gpt2_124m", *_SHORT, "model.hidden_size=64", "model.ffn_size=128", "model.vocab_size=250"]
+GPT2 += ["model.vocab_multiple=16", "model.max_positions=48"]
+MOE = [*EVEN, "model.num_experts=8", "model.experts_per_token=2", "model.expert_ffn_size=40"]
+MOE += ["model.router_aux_loss=0.01"]
+WIDE = [word.replace("hidden_size=64", "hidden_size=96").replace("ffn_size=128", "ffn_size=72") for word in EVEN]
+"""96 and 72 rows divide by 24, the vocabulary does not."""
+WIDE_MOE = [word.replace("num_experts=8", "num_experts=48") for word in MOE]
+UNTIED, TIED = ["model.tie_embeddings=false"], ["model.tie_embeddings=true"]
+WHOLE_VOCAB = ["parallel.vocab_parallel=false"]
+SEQUENCE = ["parallel.sequence_parallel=true"]
+ULYSSES = ["parallel.context_parallel_algo=ulysses"]
+SERVERS = ["cluster.nodes=3", "cluster.devices_per_node=8"]
+ACCUMULATED = ["train.global_batch_size=8"]
+
+
+def shard(level: str = "level1", *, threshold_kib: int | None = 0, size: int | None = None) -> list[str]:
+    words = [f"parallel.optimizer_shard={level}"]
+    words += [] if threshold_kib is None else [f"parallel.optimizer_shard_threshold_kib={threshold_kib}"]
+    return words + ([] if size is None else [f"parallel.optimizer_shard_size={size}"])
+
+
+@dataclass(frozen=True)
+class Case:
+    """One rank of one recipe; `words` replace the recipe's values."""
+
+    rank: int
+    shape: list[str]
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    layers: int | None = None
+    words: list[str] = field(default_factory=list)
+
+    def recipe_words(self) -> list[str]:
+        degrees = {"data": self.dp, "model": self.tp, "context": self.cp, "expert": self.ep}
+        words = [f"parallel.{name}_parallel={degree}" for name, degree in degrees.items()]
+        words += [f"parallel.pipeline_stages={self.pp}", f"model.num_layers={self.layers or max(2, self.pp)}"]
+        if not any(word.startswith("train.global_batch_size=") for word in self.words):
+            words.append(f"train.global_batch_size={self.dp * self.pp}")
+        return [RECIPE, *self.shape, *words, *self.words]
+
+    def __str__(self) -> str:
+        shape = next(
+            name
+            for name in ("EVEN", "ODD", "BIASED", "GPT2", "MOE", "WIDE", "WIDE_MOE")
+            if globals()[name] is self.shape
+        )
+        words = [word.partition(".")[2] for word in self.words]
+        return "-".join([shape, f"dp{self.dp}tp{self.tp}pp{self.pp}cp{self.cp}ep{self.ep}", *words, f"rank{self.rank}"])
+
+
+def factorisations() -> list[Case]:
+    """Every dp x tp x pp = 8 with and without optimizer shard and sequence parallel, ranks in turn."""
+    cases = []
+    switches = itertools.product(([], shard(), shard(threshold_kib=None)), ([], SEQUENCE))
+    for shape, degrees, (cut, sequence) in itertools.product(
+        (EVEN, ODD), itertools.product((1, 2, 4, 8), repeat=3), list(switches)
+    ):
+        dp, tp, pp = degrees
+        if dp * tp * pp == 8 and not (cut and dp == 1) and not (sequence and tp == 1):
+            rank = 3 * (len(cases) + 1) % 8
+            cases.append(Case(rank, shape, dp=dp, tp=tp, pp=pp, words=[*cut, *sequence]))
+    return cases
+
+
+SAMPLE = [
+    Case(5, EVEN, dp=2, tp=2, pp=2, words=shard()),
+    Case(6, ODD, dp=4, tp=2, words=shard(size=2)),
+    Case(3, EVEN, dp=2, tp=4, words=[*shard(threshold_kib=None), *SEQUENCE]),
+    Case(5, EVEN, dp=2, tp=2, cp=2, words=shard()),
+    Case(6, MOE, dp=2, tp=2, pp=2, ep=4, words=shard()),
+    Case(5, GPT2, dp=4, tp=2, words=shard()),
+]
+FURTHER = [
+    Case(3, EVEN, tp=2, cp=4, words=ULYSSES),
+    Case(6, EVEN, dp=2, cp=4, words=[*shard(), *ULYSSES]),
+    Case(7, ODD, dp=2, tp=2, cp=2, words=[*shard(), *SEQUENCE]),
+    Case(6, EVEN, dp=2, pp=2, cp=2, words=shard()),
+    Case(3, ODD, dp=4, cp=2, words=shard(threshold_kib=None)),
+    Case(5, MOE, dp=8, ep=8, words=shard()),
+    Case(3, MOE, dp=8, ep=4, words=shard()),
+    Case(6, MOE, dp=4, tp=2, ep=2, words=[*shard(), *SEQUENCE]),
+    Case(6, MOE, dp=4, tp=2, words=shard()),
+    Case(5, MOE, dp=2, tp=4, ep=2, words=shard()),
+    Case(4, MOE, dp=2, tp=2, cp=2, ep=8, words=shard()),
+    Case(2, MOE, dp=2, tp=2, cp=2, ep=2),
+    Case(5, MOE, dp=4, pp=2, ep=2, words=shard()),
+    Case(1, MOE, dp=4, tp=2, ep=4, words=shard(threshold_kib=20)),
+    Case(6, MOE, dp=8, ep=4, words=shard(size=4)),  # two copies, which 4 does not divide
+    Case(6, MOE, dp=8, ep=2, words=shard(size=2)),
+    Case(2, GPT2, dp=2, tp=4, words=SEQUENCE),
+    Case(3, GPT2, dp=2, tp=2, pp=2, words=[*shard(), *UNTIED]),
+    Case(6, GPT2, dp=8, words=shard(threshold_kib=8)),
+    Case(7, GPT2, dp=2, tp=4, words=[*shard(), *WHOLE_VOCAB]),
+    Case(5, BIASED, dp=2, tp=4, words=shard()),
+    Case(5, EVEN, dp=4, tp=2, words=[*shard(), *WHOLE_VOCAB]),
+    Case(6, EVEN, dp=2, tp=4, words=[*shard(threshold_kib=None), *SEQUENCE, *WHOLE_VOCAB]),
+    Case(7, ODD, dp=2, tp=2, pp=2, words=[*shard(), *WHOLE_VOCAB]),
+    Case(6, EVEN, dp=4, tp=2, words=[*shard(), *TIED]),
+    Case(3, EVEN, dp=2, tp=4, words=[*shard(), *SEQUENCE, *TIED, *WHOLE_VOCAB]),
+    Case(1, ODD, dp=8, words=[*shard(threshold_kib=None), *TIED]),
+    Case(5, EVEN, dp=8, words=shard(size=2)),
+    Case(6, EVEN, dp=8, words=shard(size=4)),
+    Case(6, EVEN, dp=4, tp=2, words=shard(size=4)),
+    Case(7, EVEN, dp=2, tp=2, pp=2, words=shard(size=2)),
+    Case(1, ODD, dp=4, tp=2, words=[*shard(size=4), *SEQUENCE]),
+    Case(5, ODD, dp=8, words=shard(size=2)),
+    Case(3, EVEN, dp=8, words=shard(size=1)),  # means all copies
+    Case(5, EVEN, dp=2, tp=2, pp=2, words=shard("level2")),
+    Case(1, EVEN, dp=2, tp=2, pp=2, words=shard("level3")),
+    *[Case(3, ODD, dp=4, pp=2, words=shard(level)) for level in ("level2", "level3")],
+    *[Case(6, EVEN, dp=4, tp=2, words=shard(level)) for level in ("level2", "level3")],
+    Case(6, EVEN, dp=4, tp=2, words=[*shard(), *ACCUMULATED]),
+    Case(6, EVEN, dp=4, tp=2, words=ACCUMULATED),
+    *[Case(rank, EVEN, dp=2, tp=2, pp=2, layers=4, words=[*shard(), "parallel.virtual_stages=2"]) for rank in (1, 6)],
+    Case(6, EVEN, dp=2, pp=4, layers=5, words=[*shard(), "parallel.stage_layers=[2,1,1,1]"]),
+    # a query matrix has 16 KiB, one of the feed-forward layer 32
+    *[Case(5, EVEN, dp=4, tp=2, words=shard(threshold_kib=kib)) for kib in (15, 16, 17, 32, 33)],
+    # three servers: groups of 2 and 8 can be, of 6 and 12 not; of three copies 2 takes none and 12 all
+    *[Case(15, WIDE, dp=24, words=[*shard(size=size), *SERVERS]) for size in (2, 6, 8, 12)],
+    *[Case(15, WIDE_MOE, dp=24, ep=8, words=[*shard(size=size), *SERVERS]) for size in (2, 12)],
+]
+
+
+@pytest.fixture(scope="session")
+def target(shared: Path, tmp_path_factory) -> Path:
+    """A folder with the simulated target, built."""
+    mindspore = pytest.importorskip("mindspore")
+    source = shared / "probes" / "sim_ascend.cc"
+    if not source.exists() or shutil.which("g++") is None:
+        pytest.skip("the simulated Ascend target needs ../shared/probes and g++")
+    folder = tmp_path_factory.mktemp("simulated")
+    shutil.copy(shared / "probes" / "simulated_ascend.py", folder)
+    libraries = Path(mindspore.__file__).parent / "lib"
+    flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=0"]
+    links = [f"-L{libraries}", "-lmindspore_core", "-lmindspore_common", f"-Wl,-rpath,{libraries}"]
+    subprocess.run(["g++", *flags, str(source), "-o", str(folder / "libsim_ascend.so"), *links], check=True)
+    return folder
+
+
+@pytest.fixture
+def engine_slices(target: Path, repo: Path, tmp_path: Path):
+    """A function from a recipe's words and a rank to the slices that MindSpore's engine gives that rank."""
+
+    def slices(words: list[str], rank: int) -> dict[str, Slice]:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{repo}{os.pathsep}{target}",
+            "MS_DEV_PRECOMPILE_ONLY": "1",
+            "GLOG_v": "3",
+            "RANK_SIZE": str(plan_of(words).world_size),
+            "RANK_ID": str(rank),
+        }
+        command = [sys.executable, str(repo / "tests" / "train" / "compile_sharded.py"), *words]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        found = json.loads(done.stdout.splitlines()[-1])["slices"]
+        return {
+            name: Slice(shape=tuple(shape), bounds=tuple(map(tuple, bounds)), cut_by=tuple(map(tuple, cut_by)))
+            for name, (shape, bounds, cut_by) in found.items()
+        }
+
+    return slices
+
+
+def plan_of(words: list[str]) -> Plan:
+    return resolve(load_recipe(words[0], words[1:]))
+
+
+def check(case: Case, engine_slices) -> None:
+    words = case.recipe_words()
+    found, predicted = engine_slices(words, case.rank), predict_shards(plan_of(words), case.rank)
+    assert predicted.keys() == found.keys()
+    for name, shard_ in predicted.items():
+        part, engine = shard_.part, found[name]
+        assert (part.shape, part.bounds) == (engine.shape, engine.bounds), name
+        assert shard_.optimizer_shard == ("optimizer_shard" in engine.cut_by[0]), name
+        if "ep" not in part.cut_by[0]:  # the engine's layout knows the axes of the mesh only
+            assert part.cut_by == engine.cut_by, name
+
+
+@pytest.mark.parametrize("case", SAMPLE, ids=str)
+def test_sample(case, engine_slices):
+    check(case, engine_slices)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*factorisations(), *FURTHER], ids=str)
+def test_matrix(case, engine_slices):
+    check(case, engine_slices)
