@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from msparallel.errors import UserError
+from msparallel.errors import RecipeError
 from msparallel.model.shape import ModelShape
 from msparallel.plan import Plan
 from msparallel.recipe.rules.mode import feasible_group
@@ -47,13 +47,13 @@ class Shard:
     gathered_bytes: int
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def local_shape(self) -> tuple[int, ...]:
         """Of what this rank holds."""
         return tuple(stop - start for start, stop in self.part.bounds)
 
     @property
-    def bytes(self) -> int:
-        return math.prod(self.shape) * ITEM_BYTES
+    def local_bytes(self) -> int:
+        return math.prod(self.local_shape) * ITEM_BYTES
 
     @property
     def optimizer_shard(self) -> bool:
@@ -99,13 +99,15 @@ def predict_shards(plan: Plan, rank: int) -> dict[str, Shard]:
 
     Raises:
         IndexError: the plan has no such rank.
-        UserError: MindSpore's search chooses the strategies, so nothing on paper knows them.
+        RecipeError: in auto_parallel MindSpore's search chooses the strategies.
     """
-    if plan.shards and not plan.configures_operators:
-        raise UserError(
-            f"{plan.recipe.path}\n  parallel.mode auto_parallel with search_mode recursive_programming: MindSpore's "
-            "search decides how each weight is cut, while it compiles. Use semi_auto_parallel to know it before."
+    if plan.recipe.parallel.mode == "auto_parallel":
+        message = (
+            "MindSpore's search decides how each weight is cut, while it compiles; no plan knows it before. "
+            "semi_auto_parallel takes the blocks' own strategies."
         )
+        suggestion = "parallel.mode=semi_auto_parallel parallel.search_mode=null"
+        raise RecipeError([plan.recipe.problem("shards_follow_strategies", "parallel.mode", message, suggestion)])
     stage = plan.mesh.coordinates(rank)["pp"]
     return {
         name: _shard(plan, rank, shape, cut)
@@ -122,10 +124,10 @@ def state_bytes(plan: Plan, rank: int) -> StateBytes:
     over the replicas when it is made, on every level.
 
     Raises:
-        IndexError, UserError: as predict_shards.
+        IndexError, RecipeError: as predict_shards.
     """
     shards = predict_shards(plan, rank).values()
-    weights = sum(shard.bytes for shard in shards)
+    weights = sum(shard.local_bytes for shard in shards)
     if plan.recipe.train is None:
         return StateBytes(weights_bytes=weights, optimizer_bytes=0, gradients_bytes=0)
     sums_are_whole = accumulates(plan) and plan.recipe.parallel.optimizer_shard not in ("level2", "level3")

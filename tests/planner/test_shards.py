@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from msparallel.errors import UserError
+from msparallel.errors import RecipeError
 from msparallel.model.presets import PRESETS
 from msparallel.plan import Plan, resolve
 from msparallel.planner.shards import parameters, predict_shards, state_bytes
@@ -42,7 +42,7 @@ def test_without_the_optimizer_shard():
     assert bounds(shards, "model.norm.weight") == ((0, 4096),)
     assert bounds(shards, "lm_head.weight") == ((16000, 32000), (0, 4096))
     assert "model.layers.15.self_attn.q_proj.weight" not in shards and "model.embed_tokens.weight" not in shards
-    assert shards["lm_head.weight"].bytes == shards["lm_head.weight"].gathered_bytes == 16000 * 4096 * 4
+    assert shards["lm_head.weight"].local_bytes == shards["lm_head.weight"].gathered_bytes == 16000 * 4096 * 4
 
 
 def test_the_optimizer_shard_cuts_rows_over_the_copies():
@@ -59,7 +59,7 @@ def test_the_optimizer_shard_cuts_rows_over_the_copies():
     assert down[0].cut_by == (("optimizer_shard",), ("tp",))
     norm = [bounds(held[rank], "model.norm.weight")[0] for rank in held]
     assert norm == [(0, 1024), (1024, 2048), (2048, 3072), (3072, 4096)]
-    assert held[4]["model.norm.weight"].gathered_bytes == 4 * held[4]["model.norm.weight"].bytes == 4096 * 4
+    assert held[4]["model.norm.weight"].gathered_bytes == 4 * held[4]["model.norm.weight"].local_bytes == 4096 * 4
 
 
 def test_the_threshold_is_of_the_whole_parameter_and_cuts_at_equality():
@@ -77,10 +77,10 @@ def test_rows_that_do_not_divide_stay():
     words = ["model.head_dim=16", "model.num_heads=4", "model.vocab_size=100", "model.num_layers=2", *WHOLE]
     shards = predict_shards(plan(*words, "model.hidden_size=60", "model.ffn_size=136", *no_pipeline(4, 2)), 0)
     assert not shards["model.norm.weight"].optimizer_shard and not shards["lm_head.weight"].optimizer_shard
-    assert shards["model.layers.0.mlp.up_proj.weight"].shape == (17, 60)
-    assert shards["model.layers.0.mlp.down_proj.weight"].shape == (15, 68)
+    assert shards["model.layers.0.mlp.up_proj.weight"].local_shape == (17, 60)
+    assert shards["model.layers.0.mlp.down_proj.weight"].local_shape == (15, 68)
     shards = predict_shards(plan(*words, "model.hidden_size=40", "model.ffn_size=136", *no_pipeline(4, 2)), 0)
-    assert shards["model.norm.weight"].shape == (5,)
+    assert shards["model.norm.weight"].local_shape == (5,)
 
 
 def test_a_smaller_optimizer_shard_repeats():
@@ -100,8 +100,10 @@ def test_a_group_that_straddles_servers_cuts_nothing():
     """24 ranks on three servers: 12 of them would be eight of one server and four of the next."""
     words = [*WHOLE, *no_pipeline(24, 1), "cluster.nodes=3", "train.global_batch_size=24", "model.hidden_size=3072"]
     words += ["model.num_heads=24"]
-    assert predict_shards(plan(*words, "parallel.optimizer_shard_size=8"), 9)["model.norm.weight"].shape == (384,)
-    assert predict_shards(plan(*words, "parallel.optimizer_shard_size=12"), 9)["model.norm.weight"].shape == (3072,)
+    assert predict_shards(plan(*words, "parallel.optimizer_shard_size=8"), 9)["model.norm.weight"].local_shape == (384,)
+    assert predict_shards(plan(*words, "parallel.optimizer_shard_size=12"), 9)["model.norm.weight"].local_shape == (
+        3072,
+    )
 
 
 def test_experts_are_cut_over_neighbours():
@@ -143,14 +145,16 @@ def test_stages_come_back_with_virtual_stages():
 def test_data_parallel_without_the_engine_holds_everything():
     for rank in range(2):
         shards = predict_shards(plan(recipe="gpt_tiny_dp2_cpu"), rank)
-        assert all(s.shape == s.part.shape and not any(s.part.cut_by) for s in shards.values())
+        assert all(s.local_shape == s.part.shape and not any(s.part.cut_by) for s in shards.values())
     with pytest.raises(IndexError):
         predict_shards(plan(recipe="gpt_tiny_dp2_cpu"), 2)
 
 
 def test_what_the_search_decides_is_not_predicted():
-    with pytest.raises(UserError, match="recursive_programming"):
+    with pytest.raises(RecipeError, match="yaml:[0-9]+  parallel.mode: auto_parallel") as caught:
         predict_shards(plan(recipe="gpt2_124m_auto_parallel"), 0)
+    words = caught.value.problems[0].suggestion.split()
+    assert predict_shards(plan(*words, recipe="gpt2_124m_auto_parallel"), 0)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -168,7 +172,7 @@ def test_the_ranks_of_a_recipe_hold_every_value_equally_often(name):
     held, whole = Counter(), {}
     for rank in range(shipped.world_size):
         for parameter, shard in predict_shards(shipped, rank).items():
-            held[parameter] += math.prod(shard.shape)
+            held[parameter] += math.prod(shard.local_shape)
             whole[parameter] = math.prod(shard.part.shape)
             for (start, stop), length in zip(shard.part.bounds, shard.part.shape, strict=True):
                 assert 0 <= start < stop <= length
@@ -196,4 +200,4 @@ def test_a_recipe_that_does_not_train_has_weights_only():
     serving = plan(recipe="qwen3_8b_serve_tp2")
     state = state_bytes(serving, 0)
     assert state.optimizer_bytes == state.gradients_bytes == 0
-    assert state.weights_bytes == sum(shard.bytes for shard in predict_shards(serving, 0).values())
+    assert state.weights_bytes == sum(shard.local_bytes for shard in predict_shards(serving, 0).values())
