@@ -30,7 +30,9 @@ VERBS = {
     "validate": "Check recipes against every rule.",
     "schema": "JSON Schema of recipes, for editors.",
     "run": "Train: alone, by local workers, or this node's part.",
+    "dryrun": "Compile for a cluster that is not there, and report what each rank holds and sends.",
     "import": "A MindFormers training YAML as a recipe.",
+    "export": "A recipe as a MindFormers YAML.",
 }
 """Verb -> what it does; its command is `command` in msparallel/cli/VERB.py, or VERB_.py for a word of Python's own."""
 
