@@ -11,7 +11,6 @@ Under msrun rank = node_rank x local_worker_num + i, and device = i.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
@@ -23,6 +22,7 @@ import time
 from pathlib import Path
 
 from msparallel.errors import RunError, UserError
+from msparallel.launch.processes import die_with_parent, sigterm_as_interrupt
 from msparallel.launch.status import WorkerState, first_failure, read_states
 from msparallel.plan import Plan
 from msparallel.train.prepare import finished, prepare
@@ -33,7 +33,6 @@ CLUSTER_TIMEOUT_S = 1800
 POLL_S = 0.25
 GRACE_S = 5.0
 """After one worker has failed, how long the others may take to say that they failed earlier."""
-_PDEATHSIG = 1
 
 
 def msrun_command(
@@ -141,10 +140,10 @@ def launch(
             env=_environment(plan),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
     follower = _Follower(logs / f"worker_{shown}.log")
-    terminated = _raise_on_sigterm()
+    terminated = sigterm_as_interrupt()
     try:
         while process.poll() is None:
             time.sleep(POLL_S)
@@ -254,19 +253,6 @@ def _resolved(command: list[str]) -> list[str]:
     """The msrun that belongs to this Python."""
     beside = Path(sys.executable).parent / command[0]
     return [str(beside) if beside.exists() else command[0], *command[1:]]
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
-
-
-def _raise_on_sigterm():
-    """SIGTERM ends like Ctrl-C, so that workers are stopped. Returns the handler that was there."""
-
-    def interrupt(number, frame):
-        raise KeyboardInterrupt
-
-    return signal.signal(signal.SIGTERM, interrupt)
 
 
 def _kill(process: subprocess.Popen) -> None:

@@ -6,26 +6,23 @@ knows the loss `logs/result.json`. msrun starts the same command once more as it
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sys
 import traceback
 from pathlib import Path
 
 from msparallel.errors import RunError, UserError
+from msparallel.launch.processes import die_with_parent
 from msparallel.launch.status import WorkerStatus
 from msparallel.plan import Plan, resolve
 from msparallel.recipe.load import load_recipe
-
-_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
     """Exit code of this process."""
     os.environ.setdefault("GLOG_v", "3")  # MindSpore's warnings are for its developers
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)  # never outlive msrun
+    die_with_parent()
     if os.environ.get("MS_ROLE") == "MS_SCHED":
         from mindspore.communication import init
 

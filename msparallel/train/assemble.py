@@ -3,7 +3,7 @@
 In: a Plan whose context has been applied. Out: the parts, and the shape of what one rank feeds them.
 
 >>> parts = assemble(plan)
->>> parts.step.compile(*placeholder_inputs(plan))
+>>> [(graph.cell, graph.executions) for graph in step_graphs(plan, parts)]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, nn
 
 from msparallel.model.transformer import TrainingModel, build_model
 from msparallel.plan import Plan
@@ -77,6 +77,29 @@ def assemble(plan: Plan) -> Parts:
             add_over_ranks=plan.world_size > 1,
         )
     return Parts(model=model, optimizer=optimizer, loss_scale=loss_scale, step=step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepGraph:
+    """One of the graphs that an optimizer step runs.
+
+    Attributes:
+        inputs: zeros of the shapes that it takes.
+        executions: how often a step runs it.
+    """
+
+    cell: nn.Cell
+    inputs: tuple[Tensor, ...]
+    executions: int
+
+
+def step_graphs(plan: Plan, parts: Parts) -> list[StepGraph]:
+    """The graphs of one optimizer step, in order."""
+    batch = placeholder_inputs(plan)
+    if isinstance(parts.step, ShardedStep):
+        return [StepGraph(cell=parts.step, inputs=batch, executions=1)]
+    inputs = {"batch": batch, "loss": (Tensor(0.0, ms.float32),)}
+    return [StepGraph(cell=cell, inputs=inputs[takes], executions=n) for cell, takes, n in parts.step.graphs()]
 
 
 def placeholder_inputs(plan: Plan) -> tuple[Tensor, ...]:

@@ -23,7 +23,7 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore.parallel.nn import GradAccumulation, Pipeline
 
-from msparallel.train.gradient import ClipByGlobalNorm, LossScale
+from msparallel.train.gradient import ClipByGlobalNorm, LossScale, clear
 from msparallel.train.optimizer import AdamW
 
 _clear = ops.MultitypeFuncGraph("clear_accumulated")
@@ -32,7 +32,7 @@ _clear = ops.MultitypeFuncGraph("clear_accumulated")
 @_clear.register("Tensor", "Tensor")
 def _clear_one(total, gradient):
     total = ops.depend(total, gradient)
-    return ops.assign(total, ops.zeros_like(total))
+    return clear(total)
 
 
 class ShardedStep(nn.Cell):

@@ -56,6 +56,15 @@ def layout_slice(layout: Sequence[Any], *, local_shape: Sequence[int], mesh: Mes
     return Slice(shape=shape, bounds=tuple(bounds), cut_by=tuple(cut_by))
 
 
+def optimizer_shards(layout: Sequence[Any], local_shape: Sequence[int]) -> int:
+    """Ranks that the optimizer shard cuts a parameter over, 1 for none."""
+    if not local_shape:
+        return 1
+    matrix, axis = layout[_MATRIX], layout[_TENSOR_MAP][0]
+    pieces = matrix[len(matrix) - 1 - axis] if axis >= 0 else 1
+    return layout[_FULL_SHAPE][0] // pieces // local_shape[0]
+
+
 def parameter_slices(
     layouts: Mapping[str, Sequence[Any]], local_shapes: Mapping[str, Sequence[int]], *, mesh: Mesh, rank: int
 ) -> dict[str, Slice]:

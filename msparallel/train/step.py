@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from msparallel.train.gradient import ClipByGlobalNorm, LossScale
+from msparallel.train.gradient import ClipByGlobalNorm, LossScale, clear
 from msparallel.train.optimizer import AdamW
 
 BUCKET_BYTES = 32 * 2**20
@@ -154,11 +154,7 @@ class _UpdateFromSums(nn.Cell):
     def construct(self, loss):
         loss, norm, overflow = self.update(loss, self.sums)
         sums = self.map(ops.depend, self.sums, (loss,) * len(self.sums))
-        return ops.depend(loss, self.map(_clear, sums)), norm, overflow
-
-
-def _clear(total):
-    return ops.assign(total, ops.zeros_like(total))
+        return ops.depend(loss, self.map(clear, sums)), norm, overflow
 
 
 class LocalStep:
@@ -195,6 +191,12 @@ class LocalStep:
             sums = optimizer.parameters.clone(prefix="gradient_sum", init="zeros")
             self._accumulate = _Accumulate(backward, sums)
             self._update = _UpdateFromSums(update, sums)
+
+    def graphs(self) -> list[tuple[nn.Cell, str, int]]:
+        """What a step runs: cell, whether it takes a micro-batch ("batch") or the sum of losses ("loss"), how often."""
+        if self._accumulation_steps == 1:
+            return [(self._whole, "batch", 1)]
+        return [(self._accumulate, "batch", self._accumulation_steps), (self._update, "loss", 1)]
 
     def __call__(self, micro_batches: Sequence[tuple[Tensor, ...]]) -> StepResult:
         """Run one optimizer step. `micro_batches`: accumulation_steps tuples of the network's inputs."""

@@ -1,0 +1,40 @@
+"""`msparallel dryrun`: MindSpore's engine compiles ranks of a job for devices that do not exist."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command(epilog="""\b
+Examples:
+  $ msparallel dryrun llama2_7b_dp2_tp2_pp2
+  $ msparallel dryrun llama2_7b_dp2_tp2_pp2 --rank 5 parallel.optimizer_shard=true
+  $ msparallel dryrun llama2_13b_dp4_tp4_pp2 --stages --json
+  $ msparallel dryrun qwen3_8b_dp2_tp4 --report report.html
+""")  # fmt: skip
+@click.argument("recipe_name", metavar="RECIPE")
+@click.argument("overrides", metavar="[SECTION.KEY=VALUE...]", nargs=-1)
+@click.option("--rank", "ranks", type=click.IntRange(min=0), multiple=True, help="This rank; may be given repeatedly.")
+@click.option("--stages", is_flag=True, help="The first rank of every pipeline stage (the default).")
+@click.option("--all-ranks", is_flag=True, help="Every rank.")
+@click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), default=1800.0, show_default=True,
+              help="Seconds that one rank may take.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def command(
+    recipe_name: str, overrides: tuple[str, ...], ranks: tuple[int, ...], stages: bool, all_ranks: bool,
+    time_limit: float, as_json: bool,
+) -> None:  # fmt: skip
+    """Compile RECIPE's training step for a simulated Ascend cluster and report what each rank holds and sends."""
+    from msparallel.cli import dryrun_text
+    from msparallel.compile.dryrun import dry_run, ranks_to_compile
+    from msparallel.plan import resolve
+    from msparallel.recipe.load import load_recipe
+
+    plan = resolve(load_recipe(recipe_name, overrides))
+    if sum((bool(ranks), stages, all_ranks)) > 1:
+        raise click.UsageError("--rank, --stages and --all-ranks exclude each other.")
+    chosen = ranks_to_compile(plan, ranks, all_ranks=all_ranks)
+    job = dry_run(plan, chosen, time_limit_s=time_limit)
+    click.echo(json.dumps(job.to_json(), indent=2) if as_json else dryrun_text.job_text(job))

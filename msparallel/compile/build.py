@@ -1,0 +1,74 @@
+"""The cells that a request is about, built but not compiled.
+
+In: a Request; the simulated target's process. Out: the graphs of one step with placeholder inputs, and what each kept
+value is for.
+
+>>> build(Request(source="quickstart", overrides=[], rank=0, world_size=1, folder="..."))  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor
+
+from msparallel import context
+from msparallel.compile.request import Request, Role
+from msparallel.model.transformer import build_model
+from msparallel.plan import Plan, resolve
+from msparallel.recipe.load import load_recipe
+from msparallel.train.assemble import StepGraph, assemble, step_graphs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """Attributes:
+    roles: kept value -> what it is for.
+    """
+
+    graphs: list[StepGraph]
+    roles: dict[str, Role]
+
+
+def build(request: Request) -> Built:
+    """Apply the context of the request's rank and put the step together."""
+    if request.kind == "mindformers":
+        from msparallel.compile.mindformers import build_mindformers
+
+        return build_mindformers(request)
+    plan = resolve(load_recipe(request.source, request.overrides))
+    kwargs = context.context_kwargs(plan, request.rank)
+    if "save_file" in kwargs.get("strategy_ckpt_config", {}):
+        kwargs["strategy_ckpt_config"]["save_file"] = str(Path(request.folder) / "strategy.json")
+    ms.set_auto_parallel_context(**kwargs)
+    return _training(plan) if plan.recipe.train is not None else _prefill(plan)
+
+
+def _training(plan: Plan) -> Built:
+    parts = assemble(plan)
+    graphs = step_graphs(plan, parts)
+    weights: dict[str, Role] = {parameter.name: "weight" for parameter in parts.model.trainable_params()}
+    state: dict[str, Role] = {parameter.name: "optimizer" for parameter in parts.state_parameters()}
+    sums: dict[str, Role] = {
+        parameter.name: "gradient" for graph in graphs for parameter in graph.cell.get_parameters()
+        if parameter.name not in weights and parameter.name not in state
+    }  # fmt: skip
+    return Built(graphs=graphs, roles=weights | state | sums)
+
+
+def _prefill(plan: Plan) -> Built:
+    """A recipe that only serves: the logits of one prompt of the longest length."""
+    model = build_model(
+        plan.shape,
+        plan.op_parallel,
+        seq_length=plan.seq_length,
+        compute_dtype=ms.bfloat16,
+        attention=plan.attention,
+    )
+    transformer = model.transformer.set_train(False)
+    tokens = Tensor(np.zeros((1, plan.seq_length), np.int32))
+    graph = StepGraph(cell=transformer, inputs=(tokens,) * 3, executions=1)
+    return Built(graphs=[graph], roles={parameter.name: "weight" for parameter in transformer.get_parameters()})

@@ -1,0 +1,233 @@
+"""What one execution of a compiled graph runs: reused functions written out once for every call.
+
+In: a CompiledGraph. Out: `Execution`, the flat list of operators in an order in which inputs come first. What only
+directs the flow is resolved away: tuples, Depend, UpdateState, calls, partial calls, and branches (the optimizer behind
+an overflow check is taken, as in a step without overflow). What it said about order stays, as `after`.
+
+>>> execution = expand(read_graph(folder))
+>>> sum(operator.op == "AllReduce" for operator in execution.operators)
+40
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from msparallel.compile.graph import (
+    CompiledGraph,
+    Constant,
+    ConstantTensor,
+    Function,
+    FunctionRef,
+    Input,
+    Node,
+    Parameter,
+    Ref,
+    Type,
+)
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Of the operator at `index`; `item` where it gives several values and one of them is meant."""
+
+    index: int
+    item: int | None = None
+
+
+Source: TypeAlias = "Output | Parameter | Constant | ConstantTensor | tuple[Source, ...]"
+"""Where a value comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of an execution.
+
+    Attributes:
+        index: its place in the list.
+        node: what it is; several operators share a node where a function is called more than once.
+        inputs: where its values come from; nested as the operator takes them.
+        after: operators that must have run before, beside those it takes values from.
+    """
+
+    index: int
+    node: Node
+    inputs: tuple[Source, ...]
+    after: tuple[int, ...]
+
+    @property
+    def op(self) -> str:
+        return self.node.op
+
+    @property
+    def type(self) -> Type:
+        return self.node.type
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """Attributes:
+    parameters: inputs of the step and the values that MindSpore keeps.
+    operators: in an order that respects values and `after`.
+    result: what the step returns.
+    skipped_branches: functions that an execution without overflow does not run.
+    """
+
+    parameters: tuple[Parameter, ...]
+    operators: tuple[Operator, ...]
+    result: Source
+    skipped_branches: tuple[str, ...]
+
+
+def expand(graph: CompiledGraph) -> Execution:
+    """Write every call out. Raises NotImplementedError for a graph that calls itself (a loop over steps)."""
+    return _Expansion(graph).run()
+
+
+@dataclass(slots=True)
+class _Value:
+    """What a node gave: a source, a callable or a tuple of values; and the operators behind which it exists."""
+
+    source: Source | _Callable | tuple[_Value, ...]
+    after: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Callable:
+    """A function with the values around it and its first arguments, or two of them with a condition."""
+
+    function: Function
+    around: Mapping[int, _Value]
+    bound: tuple[_Value, ...] = ()
+
+
+@dataclass(slots=True)
+class _Expansion:
+    graph: CompiledGraph
+    operators: list[Operator] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
+    sizes: dict[int, int] = field(default_factory=dict)
+
+    def run(self) -> Execution:
+        top = self.graph.functions[0]
+        arguments = {parameter.number: _Value(parameter) for parameter in top.parameters}
+        result = self.call(_Callable(top, {}), [arguments[p.number] for p in top.parameters])
+        return Execution(top.parameters, tuple(self.operators), _plain(result.source), tuple(dict.fromkeys(self.skipped)))
+
+    def call(self, target: _Callable, arguments: Sequence[_Value]) -> _Value:
+        function = target.function
+        if function.number in self.running:
+            raise NotImplementedError(f"{function.name} calls itself")
+        self.running.append(function.number)
+        given = (*target.bound, *arguments)
+        values = dict(target.around)
+        values.update((p.number, value) for p, value in zip(function.parameters, given, strict=True))
+        for node in function.nodes:
+            values[node.number] = self.value(node, values)
+        self.running.pop()
+        return self.read(function.result, values)
+
+    def read(self, item: Input, values: Mapping[int, _Value]) -> _Value:
+        if isinstance(item, Ref):
+            return values[item.number]
+        if isinstance(item, FunctionRef):
+            return _Value(_Callable(self.graph.functions[item.number], values))
+        return _Value(item)
+
+    def value(self, node: Node, values: Mapping[int, _Value]) -> _Value:
+        inputs = [self.read(item, values) for item in node.inputs]
+        first = inputs[0] if inputs else _Value(Constant(None))
+        match node.op:
+            case "Depend":
+                return _Value(first.source, _joined(inputs[0].after, inputs[1]))
+            case "UpdateState":
+                return _Value(Constant(None), _joined(first.after, *inputs[1:]))
+            case "MakeTuple" | "make_tuple" | "MakeList":
+                # Each item keeps its own conditions.
+                return _Value(tuple(inputs))
+            case "TupleGetItem" | "tuple_getitem" | "list_getitem":
+                return self.item(node, first, inputs[1])
+            case "Partial":
+                target = self.callable(first)
+                return _Value(_Callable(target.function, target.around, (*target.bound, *inputs[1:])), first.after)
+            case "Switch" | "switch":
+                return self.branch(inputs)
+            case "call":
+                return self.call(self.callable(first), [_Value(i.source, _joined(first.after, i)) for i in inputs[1:]])
+        return self.operator(node, inputs)
+
+    def operator(self, node: Node, inputs: Sequence[_Value]) -> _Value:
+        index = len(self.operators)
+        sources = tuple(_plain(value.source) for value in inputs)
+        after = sorted({place for value in inputs for place in _all_after(value)} - set(_producers(sources)))
+        self.operators.append(Operator(index, node, sources, tuple(after)))
+        return _Value(Output(index))
+
+    def item(self, node: Node, whole: _Value, place: _Value) -> _Value:
+        assert isinstance(place.source, Constant), f"{node.name} takes an item at a place that is worked out"
+        number = place.source.value
+        if isinstance(whole.source, tuple):
+            item = whole.source[number]
+            return _Value(item.source, tuple(sorted({*item.after, *whole.after})))
+        if isinstance(whole.source, Output) and whole.source.item is None:
+            return _Value(Output(whole.source.index, number), whole.after)
+        if isinstance(whole.source, Constant):
+            return _Value(Constant(whole.source.value[number]), whole.after)
+        raise NotImplementedError(f"{node.name} takes an item of {type(whole.source).__name__}")
+
+    def callable(self, value: _Value) -> _Callable:
+        if not isinstance(value.source, _Callable):
+            raise NotImplementedError(f"a call of {type(value.source).__name__}")
+        return value.source
+
+    def branch(self, inputs: Sequence[_Value]) -> _Value:
+        """Of the two ways behind a condition the one that does more: a step whose gradients are finite."""
+        condition, *ways = inputs
+        chosen = max(ways, key=lambda way: self.size(self.callable(way).function))
+        self.skipped += [self.callable(way).function.name for way in ways if way is not chosen]
+        return _Value(chosen.source, _joined(chosen.after, condition))
+
+    def size(self, function: Function) -> int:
+        """Nodes of a function and of those it calls."""
+        if function.number not in self.sizes:
+            called = {i.number for n in function.nodes for i in n.inputs if isinstance(i, FunctionRef)}
+            others = sum(self.size(self.graph.functions[number]) for number in called - {function.number})
+            self.sizes[function.number] = len(function.nodes) + others
+        return self.sizes[function.number]
+
+
+def _plain(source: Source | _Callable | tuple[_Value, ...]) -> Source:
+    """A source without conditions; a callable that is handed on as a value has no tensor in it."""
+    if isinstance(source, _Callable):
+        return Constant({"function": source.function.name})
+    if isinstance(source, tuple):
+        return tuple(_plain(item.source) for item in source)
+    return source
+
+
+def _producers(sources: Sequence[Source]) -> list[int]:
+    found = []
+    for source in sources:
+        if isinstance(source, Output):
+            found.append(source.index)
+        elif isinstance(source, tuple):
+            found += _producers(source)
+    return found
+
+
+def _all_after(value: _Value) -> set[int]:
+    found = set(value.after)
+    if isinstance(value.source, tuple):
+        for item in value.source:
+            found |= _all_after(item)
+    return found
+
+
+def _joined(after: Sequence[int], *values: _Value) -> tuple[int, ...]:
+    """Conditions, and that the values exist."""
+    found = set(after)
+    for value in values:
+        found |= _all_after(value) | set(_producers([_plain(value.source)]))
+    return tuple(sorted(found))

@@ -1,0 +1,210 @@
+"""Compiles ranks side by side, each in a process of its own.
+
+In: Requests without folders, a memory estimate. Out: for every rank the folder with its Result, as it gets done. How many
+run at once follows from processor cores and free memory; a rank that takes too much of either is stopped with a word.
+
+>>> with temporary_folder() as folder:
+...     for rank, place in compile_ranks(requests, folder, memory_bytes=2 * 2**30):
+...         print(rank, place)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from msparallel.compile.library import library_path
+from msparallel.compile.request import FAILURE_FILE, STAGE_FILE, Request, write_json
+from msparallel.compile.translate import engine_error
+from msparallel.errors import RunError, UserError
+from msparallel.launch.processes import die_with_parent, sigterm_as_interrupt
+
+POLL_S = 0.1
+TIME_LIMIT_S = 1800.0
+RESERVE = 0.9
+"""Share of the free memory that compilations may fill."""
+
+
+@dataclass(slots=True)
+class _Running:
+    request: Request
+    process: subprocess.Popen[bytes]
+    started: float
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.request.folder)
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder that is gone afterwards, also after Ctrl-C."""
+    folder = Path(tempfile.mkdtemp(prefix="msparallel-dryrun-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def compile_ranks(
+    requests: Sequence[Request],
+    folder: Path,
+    *,
+    memory_bytes: int,
+    time_limit_s: float = TIME_LIMIT_S,
+    progress: bool = True,
+) -> Iterator[tuple[int, Path]]:
+    """Compile every request; yields (rank, folder) in the order of completion.
+
+    Args:
+        folder: where a folder is made for every rank.
+        memory_bytes: that one compilation is expected to take.
+        time_limit_s: for one rank.
+        progress: a bar on stderr.
+
+    Raises:
+        RunError: too little memory, a process that was killed or took too long, no compiler.
+        UserError: MindSpore's engine refused the strategy; its words translated.
+    """
+    at_once = _at_once(len(requests), memory_bytes)
+    library_path()  # built once, before several processes want it
+    waiting = [replace(request, folder=str(folder / f"rank_{request.rank}")) for request in reversed(requests)]
+    running: list[_Running] = []
+    # None: only where stderr is a terminal.
+    bar = tqdm(total=len(requests), desc="Compiling", unit="rank", disable=None if progress else True, leave=False, mininterval=0.5, miniters=0)
+    terminated = sigterm_as_interrupt()
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                running.append(_start(waiting.pop()))
+            for worker in list(running):
+                if worker.process.poll() is not None:
+                    running.remove(worker)
+                    _check(worker)
+                    bar.update()
+                    yield worker.request.rank, worker.folder
+                else:
+                    _watch(worker, time_limit_s)
+            bar.set_postfix_str(", ".join(f"rank {w.request.rank}: {_stage(w)}" for w in running), refresh=False)
+            bar.update(0)  # draws at most every mininterval
+            time.sleep(POLL_S)
+    finally:
+        for worker in running:
+            _kill(worker)
+        bar.close()
+        signal.signal(signal.SIGTERM, terminated)
+
+
+def _at_once(ranks: int, memory_bytes: int) -> int:
+    """How many compilations fit beside each other."""
+    free = available_memory_bytes()
+    if memory_bytes > free:
+        raise RunError(
+            f"Compiling one rank is expected to take {memory_bytes / 2**30:.1f} GiB of memory, and "
+            f"{free / 2**30:.1f} GiB are free here. Compile fewer layers (--depth representative), or model.num_layers=N."
+        )
+    return max(1, min(ranks, len(os.sched_getaffinity(0)), int(free * RESERVE // max(1, memory_bytes))))
+
+
+def available_memory_bytes() -> int:
+    """Memory that new processes can have: the kernel's estimate, or less where a control group says so."""
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+        try:
+            text = (Path("/sys/fs/cgroup") / limit).read_text(encoding="ascii").strip()
+            if text.isdigit():
+                free = min(free, int(text) - int((Path("/sys/fs/cgroup") / used).read_text(encoding="ascii")))
+        except OSError:
+            continue
+    return free
+
+
+def _start(request: Request) -> _Running:
+    folder = Path(request.folder)
+    folder.mkdir()
+    write_json(folder / "request.json", asdict(request))
+    package = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    with (folder / "log.txt").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "msparallel.compile.worker", str(folder / "request.json")],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+    return _Running(request, process, time.monotonic())
+
+
+def _check(worker: _Running) -> None:
+    """Raise where a finished process did not compile."""
+    code = worker.process.returncode
+    if code == 0:
+        return
+    rank, failure = worker.request.rank, worker.folder / FAILURE_FILE
+    if failure.exists():
+        told = json.loads(failure.read_text(encoding="utf-8"))
+        if told["exit_code"] is not None:
+            raise (UserError if told["exit_code"] == UserError.exit_code else RunError)(told["text"])
+        raise engine_error(worker.request, told["type"], told["text"])
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    hint = " The kernel does that when memory runs out: see `dmesg`." if code == -signal.SIGKILL else ""
+    lines = (worker.folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+    told = "\n".join(f"  | {line}" for line in lines)
+    raise RunError(f"The compilation of rank {rank} {how} ({_stage(worker)}).{hint}\n{told}".rstrip())
+
+
+def _watch(worker: _Running, time_limit_s: float) -> None:
+    """Raise where a process takes too long or leaves too little memory to the machine."""
+    rank, seconds = worker.request.rank, time.monotonic() - worker.started
+    if seconds > time_limit_s:
+        raise RunError(
+            f"The compilation of rank {rank} has not ended after {seconds:.0f} s; it is in: {_stage(worker)}. "
+            "Allow more with --time-limit SECONDS, or compile fewer layers (--depth representative)."
+        )
+    if available_memory_bytes() < LAST_MEMORY_BYTES:
+        taken = _resident_bytes(worker.process.pid)
+        raise RunError(
+            f"Memory runs out: the compilation of rank {rank} has taken {taken / 2**30:.1f} GiB ({_stage(worker)}) and "
+            f"less than {LAST_MEMORY_BYTES / 2**20:.0f} MiB are left. It was stopped before the kernel would. "
+            "Compile fewer layers (--depth representative)."
+        )
+
+
+LAST_MEMORY_BYTES = 400 * 2**20
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def _stage(worker: _Running) -> str:
+    """What a process said last that it does."""
+    try:
+        return (worker.folder / STAGE_FILE).read_text(encoding="utf-8")
+    except OSError:
+        return "starting"
+
+
+def _kill(worker: _Running) -> None:
+    if worker.process.poll() is None:
+        os.killpg(worker.process.pid, signal.SIGKILL)
+        worker.process.wait()

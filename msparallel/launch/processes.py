@@ -1,0 +1,29 @@
+"""How child processes end with the one that started them.
+
+In: nothing. Out: `die_with_parent` for the child, `sigterm_as_interrupt` for the parent. Linux only.
+
+>>> subprocess.Popen(command, preexec_fn=die_with_parent)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+from collections.abc import Callable
+from typing import Any
+
+_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """In a child: be killed when the parent ends, however it ends."""
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+
+
+def sigterm_as_interrupt() -> Callable[..., Any] | int | None:
+    """SIGTERM ends like Ctrl-C, so that children are stopped. Returns the handler that was there."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    return signal.signal(signal.SIGTERM, interrupt)
