@@ -35,8 +35,8 @@ class CollectiveUse:
         op: MindSpore's primitive.
         ranks: who takes part; of Send and Receive both ends, the sender first.
         axes: axes of the mesh on which they differ.
-        bytes: of one message on this rank: what AllReduce, Broadcast, Send and Receive carry, what AllGather gives, what
-            ReduceScatter and AlltoAll take.
+        bytes: of one message on this rank: what AllReduce, Broadcast, Send and Receive carry, what AllGather gives,
+            what ReduceScatter and AlltoAll take.
         count: messages a step.
         links: what the group crosses.
         purpose: activations of the forward, backward and recomputed pass; parameters' gradients; weights that are

@@ -67,14 +67,10 @@ def ranks_to_compile(plan: Plan, ranks: Sequence[int] = (), *, all_ranks: bool =
     return sorted(set(ranks))
 
 
-def dry_run(
-    plan: Plan, ranks: Sequence[int], *, time_limit_s: float = TIME_LIMIT_S, progress: bool = True
-) -> DryRun:
+def dry_run(plan: Plan, ranks: Sequence[int], *, time_limit_s: float = TIME_LIMIT_S, progress: bool = True) -> DryRun:
     """Compile ranks of a recipe. Raises what `compile_ranks` raises."""
     requests = [
-        Request(
-            source=plan.recipe.path, overrides=list(plan.recipe.overrides), rank=rank, world_size=plan.world_size
-        )
+        Request(source=plan.recipe.path, overrides=list(plan.recipe.overrides), rank=rank, world_size=plan.world_size)
         for rank in ranks
     ]
     reports = []

@@ -28,6 +28,7 @@ from msparallel.compile.graph import (
     Type,
 )
 
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """Of the operator at `index`; `item` where it gives several values and one of them is meant."""
@@ -114,7 +115,9 @@ class _Expansion:
         top = self.graph.functions[0]
         arguments = {parameter.number: _Value(parameter) for parameter in top.parameters}
         result = self.call(_Callable(top, {}), [arguments[p.number] for p in top.parameters])
-        return Execution(top.parameters, tuple(self.operators), _plain(result.source), tuple(dict.fromkeys(self.skipped)))
+        return Execution(
+            top.parameters, tuple(self.operators), _plain(result.source), tuple(dict.fromkeys(self.skipped))
+        )
 
     def call(self, target: _Callable, arguments: Sequence[_Value]) -> _Value:
         function = target.function

@@ -121,7 +121,13 @@ class RankReport:
             "optimizer_bytes": self.optimizer_bytes,
             "peak_live_bytes": self.peak.bytes,
             "peak_tensors": [
-                {"op": t.op, "scope": t.scope, "dtype": t.type.dtype, "shape": list(t.type.shape), "bytes": t.type.bytes}
+                {
+                    "op": t.op,
+                    "scope": t.scope,
+                    "dtype": t.type.dtype,
+                    "shape": list(t.type.shape),
+                    "bytes": t.type.bytes,
+                }
                 for t in self.peak.tensors
             ],
             "build_s": round(self.build_s, 3),
@@ -160,7 +166,9 @@ def read_report(
         layers=tuple(layer for layer, its_stage in enumerate(layer_stages) if its_stage == stage),
         parameters=tuple(sorted(held.values(), key=lambda p: order[p.role])),
         collectives=tuple(collective_uses(executions, rank=rank, mesh=mesh, devices_per_node=devices_per_node)),
-        cuts=tuple(operator_cuts(strategies, (o.node.scope for execution, _ in executions for o in execution.operators))),
+        cuts=tuple(
+            operator_cuts(strategies, (o.node.scope for execution, _ in executions for o in execution.operators))
+        ),
         operators=dict(sorted(operators.items(), key=lambda item: (-item[1], item[0]))),
         peak=max(peaks, key=lambda peak: peak.bytes),
         build_s=result.build_s,

@@ -1,7 +1,7 @@
 """Compiles ranks side by side, each in a process of its own.
 
-In: Requests without folders, a memory estimate. Out: for every rank the folder with its Result, as it gets done. How many
-run at once follows from processor cores and free memory; a rank that takes too much of either is stopped with a word.
+In: Requests without folders, a memory estimate. Out: for every rank the folder with its Result, as it gets done. How
+many run at once follows from processor cores and free memory; a rank that takes too much is stopped with a word.
 
 >>> with temporary_folder() as folder:
 ...     for rank, place in compile_ranks(requests, folder, memory_bytes=2 * 2**30):
@@ -83,7 +83,15 @@ def compile_ranks(
     waiting = [replace(request, folder=str(folder / f"rank_{request.rank}")) for request in reversed(requests)]
     running: list[_Running] = []
     # None: only where stderr is a terminal.
-    bar = tqdm(total=len(requests), desc="Compiling", unit="rank", disable=None if progress else True, leave=False, mininterval=0.5, miniters=0)
+    bar = tqdm(
+        total=len(requests),
+        desc="Compiling",
+        unit="rank",
+        disable=None if progress else True,
+        leave=False,
+        mininterval=0.5,
+        miniters=0,
+    )
     terminated = sigterm_as_interrupt()
     try:
         while waiting or running:
@@ -113,7 +121,8 @@ def _at_once(ranks: int, memory_bytes: int) -> int:
     if memory_bytes > free:
         raise RunError(
             f"Compiling one rank is expected to take {memory_bytes / 2**30:.1f} GiB of memory, and "
-            f"{free / 2**30:.1f} GiB are free here. Compile fewer layers (--depth representative), or model.num_layers=N."
+            f"{free / 2**30:.1f} GiB are free here. Compile fewer "
+            "layers: --depth representative, or model.num_layers=N."
         )
     return max(1, min(ranks, len(os.sched_getaffinity(0)), int(free * RESERVE // max(1, memory_bytes))))
 
@@ -122,7 +131,10 @@ def available_memory_bytes() -> int:
     """Memory that new processes can have: the kernel's estimate, or less where a control group says so."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
         try:
             text = (Path("/sys/fs/cgroup") / limit).read_text(encoding="ascii").strip()
             if text.isdigit():

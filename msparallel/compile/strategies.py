@@ -59,9 +59,7 @@ def operator_cuts(strategies: Mapping[str, Strategy], scopes: Iterable[str] = ()
     for (cell, op, strategy), layers in found.items():
         numbers = sorted(layer for layer in layers if layer is not None)
         cuts.append(
-            OperatorCut(
-                layers=ranges(numbers), cell=cell, op=op, strategy=strategy, count=max(layers.values())
-            )
+            OperatorCut(layers=ranges(numbers), cell=cell, op=op, strategy=strategy, count=max(layers.values()))
         )
     return sorted(cuts, key=lambda cut: places.get(cut.cell, len(places)))
 
