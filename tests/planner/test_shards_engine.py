@@ -1,22 +1,17 @@
-"""Predicted slices against those of MindSpore's engine, parameter by parameter, on a simulated Ascend target."""
+"""Predicted slices against those of MindSpore's engine, parameter by parameter, and the bytes of the state."""
 
 from __future__ import annotations
 
 import itertools
-import json
-import os
-import shutil
-import subprocess
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
+from msparallel.compile.dryrun import dry_run
+from msparallel.compile.rank_report import RankReport
 from msparallel.plan import Plan, resolve
-from msparallel.planner.shards import predict_shards
+from msparallel.planner.shards import accumulates, predict_shards, state_bytes
 from msparallel.recipe.load import load_recipe
-from msparallel.train.checkpoint import Slice
 
 pytestmark = pytest.mark.cpu
 
@@ -149,75 +144,53 @@ FURTHER = [
     Case(6, EVEN, dp=2, pp=4, layers=5, words=[*shard(), "parallel.stage_layers=[2,1,1,1]"]),
     # a query matrix has 16 KiB, one of the feed-forward layer 32
     *[Case(5, EVEN, dp=4, tp=2, words=shard(threshold_kib=kib)) for kib in (15, 16, 17, 32, 33)],
+    Case(3, EVEN, dp=4, tp=2, words=[*shard(), "train.dtype=float16"]),
     # three servers: groups of 2 and 8 can be, of 6 and 12 not; of three copies 2 takes none and 12 all
     *[Case(15, WIDE, dp=24, words=[*shard(size=size), *SERVERS]) for size in (2, 6, 8, 12)],
     *[Case(15, WIDE_MOE, dp=24, ep=8, words=[*shard(size=size), *SERVERS]) for size in (2, 12)],
 ]
 
 
-@pytest.fixture(scope="session")
-def target(shared: Path, tmp_path_factory) -> Path:
-    """A folder with the simulated target, built."""
-    mindspore = pytest.importorskip("mindspore")
-    source = shared / "probes" / "sim_ascend.cc"
-    if not source.exists() or shutil.which("g++") is None:
-        pytest.skip("the simulated Ascend target needs ../shared/probes and g++")
-    folder = tmp_path_factory.mktemp("simulated")
-    shutil.copy(shared / "probes" / "simulated_ascend.py", folder)
-    libraries = Path(mindspore.__file__).parent / "lib"
-    flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=0"]
-    links = [f"-L{libraries}", "-lmindspore_core", "-lmindspore_common", f"-Wl,-rpath,{libraries}"]
-    subprocess.run(["g++", *flags, str(source), "-o", str(folder / "libsim_ascend.so"), *links], check=True)
-    return folder
-
-
-@pytest.fixture
-def engine_slices(target: Path, repo: Path, tmp_path: Path):
-    """A function from a recipe's words and a rank to the slices that MindSpore's engine gives that rank."""
-
-    def slices(words: list[str], rank: int) -> dict[str, Slice]:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": f"{repo}{os.pathsep}{target}",
-            "MS_DEV_PRECOMPILE_ONLY": "1",
-            "GLOG_v": "3",
-            "RANK_SIZE": str(plan_of(words).world_size),
-            "RANK_ID": str(rank),
-        }
-        command = [sys.executable, str(repo / "tests" / "train" / "compile_sharded.py"), *words]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-        found = json.loads(done.stdout.splitlines()[-1])["slices"]
-        return {
-            name: Slice(shape=tuple(shape), bounds=tuple(map(tuple, bounds)), cut_by=tuple(map(tuple, cut_by)))
-            for name, (shape, bounds, cut_by) in found.items()
-        }
-
-    return slices
-
-
 def plan_of(words: list[str]) -> Plan:
     return resolve(load_recipe(words[0], words[1:]))
 
 
-def check(case: Case, engine_slices) -> None:
-    words = case.recipe_words()
-    found, predicted = engine_slices(words, case.rank), predict_shards(plan_of(words), case.rank)
-    assert predicted.keys() == found.keys()
-    for name, shard_ in predicted.items():
-        part, engine = shard_.part, found[name]
-        assert (part.shape, part.bounds) == (engine.shape, engine.bounds), name
-        assert shard_.optimizer_shard == ("optimizer_shard" in engine.cut_by[0]), name
+def check(plan: Plan, rank: int) -> None:
+    engine, shards, state = (
+        dry_run(plan, [rank], progress=False).ranks[0],
+        predict_shards(plan, rank),
+        state_bytes(plan, rank),
+    )
+    found = {held.name: held for held in engine.parameters if held.role == "weight"}
+    assert shards.keys() == found.keys()
+    for name, shard_ in shards.items():
+        part, held = shard_.part, found[name]
+        assert (part.shape, part.bounds, shard_.local_bytes) == (held.part.shape, held.part.bounds, held.bytes), name
+        assert shard_.optimizer_shard == (held.optimizer_shard > 1), name
+        assert shard_.gathered_bytes == held.bytes * held.optimizer_shard, name
         if "ep" not in part.cut_by[0]:  # the engine's layout knows the axes of the mesh only
-            assert part.cut_by == engine.cut_by, name
+            assert part.cut_by == held.part.cut_by, name
+    assert (state.weights_bytes, state.optimizer_bytes) == (engine.weights_bytes, adam_bytes(engine))
+    assert (state.gradients_bytes if accumulates(plan) else 0) == engine.gradients_bytes
+
+
+def adam_bytes(engine: RankReport) -> int:
+    """Of the moments, without the number of steps and the loss scale."""
+    return sum(held.bytes for held in engine.parameters if held.name.startswith("adam_"))
 
 
 @pytest.mark.parametrize("case", SAMPLE, ids=str)
-def test_sample(case, engine_slices):
-    check(case, engine_slices)
+def test_sample(case):
+    check(plan_of(case.recipe_words()), case.rank)
+
+
+@pytest.mark.parametrize("words", [["train.global_batch_size=4"], []], ids=["one_micro_batch", "accumulated"])
+def test_without_the_engine_s_cuts(words):
+    """data_parallel: every rank holds everything, and the sums of gradients where micro-batches are added."""
+    check(plan_of(["gpt_tiny_dp2_cpu", *words]), 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [*factorisations(), *FURTHER], ids=str)
-def test_matrix(case, engine_slices):
-    check(case, engine_slices)
+def test_matrix(case):
+    check(plan_of(case.recipe_words()), case.rank)
