@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from msparallel.interop.export_mindformers import Exported
 
 
 @click.command(epilog="""\b
@@ -39,7 +43,15 @@ def command(
     if not output:
         click.echo(printable(exported.text), nl=False)
         return
-    for item in exported.not_exported:
-        value = str(item.value).lower() if isinstance(item.value, bool) else item.value
-        click.echo(printable(f"not in it  {item.key}: {value} - {item.reason}"))
-    click.echo(f"Written to {printable(output)}.")
+    click.echo(printable("\n".join([*report_lines(exported), f"Written to {output}."])))
+
+
+def report_lines(exported: Exported) -> list[str]:
+    """What MindFormers has no word for: by reason, each key with its value."""
+    lines = ["Not in it, because MindFormers has no word for it:"] if exported.not_exported else []
+    for reason in dict.fromkeys(item.reason for item in exported.not_exported):
+        lines.append(f"  {reason}:")
+        for item in (item for item in exported.not_exported if item.reason == reason):
+            value = str(item.value).lower() if isinstance(item.value, bool) else str(item.value)
+            lines.append(f"    {item.key}: {value}")
+    return lines + [""] * bool(lines)

@@ -45,12 +45,12 @@ def command(
         return
     if not output:
         click.echo(printable(imported.text), nl=False)
-    click.echo(printable("\n".join(_report(imported))), err=not output)
+    click.echo(printable("\n".join(report_lines(imported))), err=not output)
     if output:
         click.echo(f"\nWritten to {printable(output)}. Next: {printable(next_command('validate', output))}")
 
 
-def _report(imported: Imported) -> list[str]:
+def report_lines(imported: Imported) -> list[str]:
     """What was not carried: by kind, then by reason, each key with its line."""
     from msparallel.interop.mindformers_keys import KINDS
 

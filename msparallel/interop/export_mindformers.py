@@ -129,8 +129,10 @@ def _cannot(plan: Plan) -> Iterator[Problem]:
         told = f"MindFormers always cuts the vocabulary over model_parallel: {rows} % {tp} = {rows % tp}."
         yield recipe.problem("export", "parallel.vocab_parallel", told)
     if recipe.parallel.mode not in ENGINE_MODES and plan.accumulation_steps > 1:
-        told = (f"{plan.accumulation_steps} accumulation steps: MindFormers accumulates gradients in "
-                f"semi_auto_parallel and auto_parallel only; in mode {recipe.parallel.mode} it takes 1 step.")  # fmt: skip
+        told = (
+            f"{plan.accumulation_steps} accumulation steps: MindFormers accumulates gradients in semi_auto_parallel "
+            f"and auto_parallel only; in mode {recipe.parallel.mode} it takes 1 step."
+        )
         suggestion = f"train.global_batch_size={plan.global_batch_size // plan.accumulation_steps}"
         yield recipe.problem("export", "train.global_batch_size", told, suggestion)
     if plan.mesh.cp > 1 and plan.attention == "plain":

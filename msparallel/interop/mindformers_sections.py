@@ -1,13 +1,17 @@
 """Which top-level keys are MindFormers' and which a recipe's.
 
-In: the names of a YAML's sections. Out: whose file it is. Reads nothing, so that the recipe's own reader can ask.
+In: the names of a YAML's sections. Out: whose file it is. Reads no YAML, so that the recipe's own reader can ask, also
+about text that it cannot read.
 
 >>> looks_like_mindformers(["model", "trainer", "runner_config"]), looks_like_mindformers(["model", "train"])
 (True, False)
+>>> top_level_keys("run_mode: train\ntrainer:\n  type: [[[\n")
+['run_mode', 'trainer']
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 OWN_SECTIONS = frozenset((
@@ -18,6 +22,14 @@ OWN_SECTIONS = frozenset((
 """Top-level keys that MindFormers has and recipes have not."""
 RECIPE_SECTIONS = frozenset(("train", "data", "cluster", "serve"))
 """Top-level keys that recipes have and MindFormers has not."""
+
+
+_KEY = re.compile(r"^([A-Za-z_]\w*)[ \t]*:", re.M)
+
+
+def top_level_keys(text: str) -> list[str]:
+    """Words that stand before a colon at the beginning of a line, whether or not the text is YAML."""
+    return _KEY.findall(text)
 
 
 def looks_like_mindformers(sections: Iterable[str]) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from msparallel.errors import Problem, RecipeError
-from msparallel.interop.mindformers_sections import looks_like_mindformers
+from msparallel.interop.mindformers_sections import looks_like_mindformers, top_level_keys
 from msparallel.recipe.library import closest_recipe, shipped_recipes
 from msparallel.recipe.override import build_sections, read_overrides, section_values, with_values
 from msparallel.recipe.recipe import Recipe
@@ -42,13 +42,13 @@ def load_recipe(source: str | os.PathLike[str], overrides: Sequence[str] = ()) -
 
 def load_text(text: str, path: str, overrides: Sequence[str] = ()) -> Recipe:
     """`load_recipe` for text that is already in memory; `path` names it in problems. Raises RecipeError."""
+    if looks_like_mindformers(top_level_keys(text)):
+        command = f"msparallel import {shlex.quote(path)} -o recipe.yaml"
+        raise _refused("mindformers_file", path, f"This is a MindFormers YAML, not a recipe. `{command}` makes one.")
     source = read_source(text, path)
     typed, refused, override_problems = read_overrides(overrides)
     if "" in source.broken:  # not YAML at all: nothing more can be said
         raise RecipeError(source.problems + override_problems)
-    if looks_like_mindformers(name for name in source.lines if "." not in name):
-        command = f"msparallel import {shlex.quote(path)} -o recipe.yaml"
-        raise _refused("mindformers_file", path, f"This is a MindFormers YAML, not a recipe. `{command}` makes one.")
     values = check_values(source, path)
     broken = frozenset(source.broken)
     written = Recipe(name=Path(path).stem, path=path, sections=build_sections(values, broken), lines=source.lines,

@@ -6,14 +6,24 @@ In: dotted keys with new values. Out: the text of a file in MindFormers' format.
 from __future__ import annotations
 
 import copy
+import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 GONE = object()
-WHEEL = Path("/opt/venv/mf/lib/python3.11/site-packages/configs")
-"""Where this machine may have the files of MindFormers' own wheel."""
+VARIABLE = "MSPARALLEL_MINDFORMERS_CONFIGS"
+"""Environment variable that names the folder `configs` of MindFormers' wheel, where Python does not find it."""
+
+
+def wheel_configs() -> Path | None:
+    """Folder of the YAMLs that come with MindFormers' wheel, None where it is not installed. Imports nothing of it."""
+    spec = importlib.util.find_spec("mindformers")
+    folder = os.environ.get(VARIABLE) or (Path(spec.origin).parents[1] / "configs" if spec and spec.origin else "")
+    return Path(folder) if folder and Path(folder).is_dir() else None
+
 
 DENSE: dict[str, Any] = {
     "seed": 7,

@@ -139,6 +139,8 @@ def test_the_export_is_a_mindformers_file_to_us(tmp_path):
     path = tmp_path / "out.yaml"
     path.write_text(export_mindformers(load_recipe("qwen3_32b_tp4_pp4")).text)
     assert is_mindformers(path) and not is_mindformers(shipped_recipes()["qwen3_32b_tp4_pp4"])
+    with pytest.raises(RecipeError, match="This is a MindFormers YAML"):
+        load_recipe(path)
     config = read_mindformers(path)
     assert (config.model_parallel, config.pipeline_stages, config.micro_batches) == (4, 4, 32)
     assert config.stage_layers(64) == (16, 16, 16, 16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from interop.mindformers_files import EXPERTS, GONE, WHEEL, document, line_of, write
+from interop.mindformers_files import EXPERTS, GONE, document, line_of, write
 
 from msparallel.errors import RecipeError
 from msparallel.interop.import_mindformers import Imported, import_mindformers
@@ -282,19 +282,6 @@ def test_validate_says_whose_file_it_is(tmp_path):
         load_recipe(path)
     assert error.value.problems[0].rule == "mindformers_file"
     assert f"msparallel import {path}" in str(error.value)
-
-
-@pytest.mark.skipif(not WHEEL.is_dir(), reason="the MindFormers wheel is not installed on this machine")
-@pytest.mark.parametrize("path", sorted(WHEEL.rglob("*.yaml")), ids=lambda path: path.name)
-def test_every_file_of_the_wheel_is_read_or_refused_with_one_message(path):
-    try:
-        result = import_mindformers(path)
-    except RecipeError as error:
-        assert len(error.problems) == 1
-        assert error.problems[0].rule in ("not_training", "legacy", "architecture", "no_shape", "not_mindformers")
-        return
-    resolve(result.recipe)
-    assert not [item for item in result.not_carried if item.reason == "not a key that msparallel knows"]
 
 
 def test_the_fixture_is_in_mindformers_format():
