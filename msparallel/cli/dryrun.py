@@ -6,6 +6,8 @@ import json
 
 import click
 
+from msparallel.errors import printable
+
 
 @click.command(epilog="""\b
 Examples:
@@ -21,20 +23,30 @@ Examples:
 @click.option("--all-ranks", is_flag=True, help="Every rank.")
 @click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), default=1800.0, show_default=True,
               help="Seconds that one rank may take.")  # fmt: skip
+@click.option("--report", metavar="FILE.html", help="Also write a page to look at, one self-contained HTML file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(
     recipe_name: str, overrides: tuple[str, ...], ranks: tuple[int, ...], stages: bool, all_ranks: bool,
-    time_limit: float, as_json: bool,
+    time_limit: float, report: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Compile RECIPE's training step for a simulated Ascend cluster and report what each rank holds and sends."""
     from msparallel.cli import dryrun_text
     from msparallel.compile.dryrun import dry_run, ranks_to_compile
     from msparallel.plan import resolve
     from msparallel.recipe.load import load_recipe
+    from msparallel.report.page import check_target, write_page
 
+    if report is not None:
+        check_target(report)
     plan = resolve(load_recipe(recipe_name, overrides))
     if sum((bool(ranks), stages, all_ranks)) > 1:
         raise click.UsageError("--rank, --stages and --all-ranks exclude each other.")
     chosen = ranks_to_compile(plan, ranks, all_ranks=all_ranks)
     job = dry_run(plan, chosen, time_limit_s=time_limit)
-    click.echo(json.dumps(job.to_json(), indent=2) if as_json else dryrun_text.job_text(job))
+    engine = dryrun_text.mindspore_version()
+    if report is not None:
+        write_page(report, job, plan.hardware, engine)
+    told = json.dumps(job.to_json(), indent=2) if as_json else dryrun_text.job_text(job, plan.hardware, engine)
+    click.echo(told)
+    if report is not None:
+        click.echo(f"\nReport: {printable(report)}", err=as_json)

@@ -1,12 +1,238 @@
 """A dry run as a person reads it at the terminal.
 
-In: a DryRun. Out: text: a table of stages, parameters by what cuts them, collectives, operators by layer.
+In: a DryRun, the machine if it is known. Out: text without colours: memory of every compiled rank, parameters by kind,
+collectives by traffic, operators by layer, the largest tensors at the peak.
+
+>>> print(job_text(job, load_hardware("atlas_800t_a2")))
 """
 
 from __future__ import annotations
 
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
 from msparallel.compile.dryrun import DryRun
+from msparallel.compile.rank_report import RankReport
+from msparallel.compile.strategies import ranges
+from msparallel.errors import printable
+from msparallel.hardware import Hardware
+from msparallel.report.alike import (
+    AlikeRanks,
+    ParameterKind,
+    alike_ranks,
+    bytes_text,
+    collective_kinds,
+    cut_kinds,
+    cut_words,
+    parameter_kinds,
+    peak_kinds,
+    ranks_text,
+    shape_text,
+)
+
+WIDTH = 100
+"""Where the output is no terminal."""
+MOST_ROWS = 40
+"""Of one table; the rest is counted."""
+PARTS = (("w", "weights"), ("g", "gradients"), ("o", "optimizer"), ("l", "live"))
+"""Letter in a bar -> column."""
 
 
-def job_text(job: DryRun) -> str:
-    return "\n".join(f"rank {r.rank} stage {r.stage} weights {r.weights_bytes/2**30:.2f} GiB optimizer {r.optimizer_bytes/2**30:.2f} peak {r.peak.bytes/2**30:.2f} {r.compile_s:.1f} s" for r in job.ranks)
+def mindspore_version() -> str | None:
+    """Version of the installed MindSpore, without importing it."""
+    try:
+        return version("mindspore")
+    except PackageNotFoundError:
+        return None
+
+
+def job_text(
+    job: DryRun, hardware: Hardware | None = None, mindspore: str | None = None, width: int | None = None
+) -> str:
+    """The whole report.
+
+    Args:
+        hardware: the machine; its memory gives the bars their end.
+        mindspore: version of the engine, None where it is not known.
+        width: of a line; left out: the terminal's.
+    """
+    width = max(60, width or shutil.get_terminal_size((WIDTH, 24)).columns)
+    sections = [_head(job, hardware, mindspore), _memory(job, hardware, width)]
+    sections += [_parameters(job, width), _collectives(job, width), _operators(job, width), _peak(job, width)]
+    lines = [line for section in sections if section for line in [*section, ""]][:-1]
+    return printable("\n".join(part for line in lines for part in _fit(line, width)))
+
+
+def _fit(line: str, width: int, hang: int | None = None) -> list[str]:
+    """A line, or its parts where it is wider than the terminal; `hang` spaces before all but the first."""
+    hang = len(line) - len(line.lstrip()) + 4 if hang is None else hang
+    return textwrap.wrap(line, width, subsequent_indent=" " * hang, break_on_hyphens=False) or [""]
+
+
+def _head(job: DryRun, hardware: Hardware | None, mindspore: str | None) -> list[str]:
+    nodes = -(-job.world_size // job.devices_per_node)
+    machines = f"{nodes} node{'s' * (nodes > 1)} x {min(job.devices_per_node, job.world_size)}"
+    chip = f" ({hardware.chip})" if hardware else ""
+    engine = f"MindSpore {mindspore}" if mindspore else "MindSpore"
+    compiled = [report.rank for report in job.ranks]
+    told = "every rank" if len(compiled) == job.world_size else f"rank{'s' * (len(compiled) > 1)} {ranges(compiled)}"
+    return [" ".join([job.source, *job.overrides]), f"{job.mesh} on {machines}{chip}; {engine} compiled {told}"]
+
+
+def _memory(job: DryRun, hardware: Hardware | None, width: int) -> list[str]:
+    alike = alike_ranks(job.ranks)
+    if len(job.ranks) <= 16:
+        alike = [AlikeRanks(ranks=(r.rank,), report=r, compile_s=r.compile_s) for r in job.ranks]
+    rows = [("rank", "stage", "layers", *(name for _, name in PARTS), "total", "compile")]
+    for group in alike:
+        report = group.report
+        gib = [f"{value / 2**30:.2f}" for value in (*_parts(report), group.total_bytes)]
+        layers = ranges(report.layers) or "none"
+        rows.append((ranges(group.ranks), str(report.stage), layers, *gib, f"{group.compile_s:.1f} s"))
+    table = _table(rows, width, right={0, 1, 3, 4, 5, 6, 7, 8})
+    limit = hardware.memory_gib * 2**30 if hardware and hardware.memory_gib else 0.0
+    end = max(limit, *(group.total_bytes for group in alike), 1)
+    room = min(40, width - len(table[0]) - 3)
+    bars = [""] + [_bar(group.report, room, end, limit) for group in alike] if room >= 16 else [""] * len(table)
+    lines = ["Memory of a device, GiB", *(f"{row}  {bar}".rstrip() for row, bar in zip(table, bars, strict=True))]
+    lines.append("  live: peak of what operators hand on, in MindSpore's order of execution; workspace is not counted")
+    if room >= 16:
+        letters = ", ".join(f"{letter} {name}" for letter, name in PARTS)
+        lines.append(f"  bar: {letters}" + (f"; | {hardware.memory_gib:g} GiB" if hardware and limit else ""))
+    over = [group for group in alike if limit and group.total_bytes > limit]
+    if over and hardware:
+        worst = max(over, key=lambda group: group.total_bytes)
+        lines.append(f"  Too much for {hardware.memory_gib:g} GiB: rank {ranges(worst.ranks)} with "
+                     f"{worst.total_bytes / 2**30:.2f} GiB.")  # fmt: skip
+    for group in alike:
+        if group.report.compiled_layers is not None:
+            lines.append(f"  rank {ranges(group.ranks)}: {group.report.compiled_layers} of {len(group.report.layers)} "
+                         "layers were compiled, the rest follows from them")  # fmt: skip
+    return lines
+
+
+def _parts(report: RankReport) -> tuple[int, int, int, int]:
+    return report.weights_bytes, report.gradients_bytes, report.optimizer_bytes, report.peak.bytes
+
+
+def _bar(report: RankReport, room: int, end: float, limit: float) -> str:
+    """Letters in proportion to bytes; `|` at the device's memory."""
+    cells, total = "", 0
+    for (letter, _), value in zip(PARTS, _parts(report), strict=True):
+        total += value
+        cells += letter * (round(total / end * room) - len(cells))
+    if limit:
+        mark = min(room, round(limit / end * room))
+        cells = cells[:mark] + "." * (mark - len(cells)) + "|" + cells[mark:]
+    return cells
+
+
+def _parameters(job: DryRun, width: int) -> list[str]:
+    kinds = parameter_kinds(job.ranks)
+    weights = [kind for kind in kinds if kind.role == "weight"]
+    rows = [("parameter", "whole -> part", "stage", "cut"), *map(_parameter_row, weights[:MOST_ROWS])]
+    return ["Parameters", *_table(rows, width), *_more(weights), *_not_cut_alike(kinds, width)]
+
+
+def _parameter_row(kind: ParameterKind) -> tuple[str, ...]:
+    held = kind.example
+    whole, part, cut = shape_text(held.part.shape), shape_text(held.local_shape), cut_words(held)
+    return kind.name, whole if cut == "whole" else f"{whole} -> {part}", ranges(kind.stages), cut
+
+
+def _not_cut_alike(kinds: Sequence[ParameterKind], width: int) -> list[str]:
+    """What of the gradients and the optimizer's state is not cut like its weight."""
+    shapes = {kind.name: kind.example.local_shape for kind in kinds if kind.role == "weight"}
+    lines = []
+    for role, told in (("gradient", "Accumulated gradients"), ("optimizer", "Optimizer state")):
+        others = [kind for kind in kinds if kind.role == role]
+        pairs = [(kind, shape) for kind in others for name, shape in shapes.items() if kind.name.endswith("." + name)]
+        different = [kind for kind, shape in pairs if kind.example.local_shape != shape]
+        if not different and others:
+            lines.append(f"  {told}: cut like the weights.")
+        elif different:
+            lines.append(f"  {told}: {len(different)} of {len(pairs)} kinds are not cut like their weight:")
+            lines += ["  " + row for row in _table(map(_parameter_row, different[:4]), width - 2)]
+            lines += [f"    ... {len(different) - 4} more"] * (len(different) > 4)
+    return lines
+
+
+def _collectives(job: DryRun, width: int) -> list[str]:
+    kinds = collective_kinds(job.ranks)
+    if not kinds:
+        return ["Collectives: none"]
+    rows = [("op", "for", "over", "ranks", "links", "a message", "a step", "total", "stage")]
+    rows += [
+        (
+            kind.use.op,
+            kind.use.purpose,
+            " x ".join(kind.use.axes) or "-",
+            ranks_text(kind.use),
+            kind.use.links,
+            bytes_text(kind.use.bytes),
+            f"{kind.use.count} x",
+            bytes_text(kind.use.total_bytes),
+            ranges(kind.stages),
+        )
+        for kind in kinds[:MOST_ROWS]
+    ]
+    return ["Collectives of a step, on one rank", *_table(rows, width, right={5, 6, 7}), *_more(kinds)]
+
+
+def _operators(job: DryRun, width: int) -> list[str]:
+    kinds = cut_kinds(job.ranks)
+    if not kinds:
+        return []
+    cells: dict[tuple[str, str, str], list[str]] = {}
+    for kind in kinds:
+        if kind.is_cut:
+            place = kind.cell or ("the layer" if kind.layers else "the model")
+            cells.setdefault((kind.layers, ", ".join(kind.ops), kind.words), []).append(place)
+    rows = [("layers", "operators", "pieces of each dim", "where")]
+    for (layers, ops, words), places in list(cells.items())[:MOST_ROWS]:
+        pieces, _, meaning = words.partition(": ")
+        where = ", ".join(dict.fromkeys(places))
+        rows.append((layers, ops, pieces, f"{where}: {meaning}" if meaning else where))
+    lines = ["How operators are cut", *_table(rows, width), *_more(list(cells))]
+    whole = sum(kind.count for kind in kinds if not kind.is_cut)
+    return [*lines, f"  {whole} more are whole on every device."] if whole else lines
+
+
+def _peak(job: DryRun, width: int) -> list[str]:
+    largest = max(job.ranks, key=lambda report: (report.peak.bytes, -report.rank), default=None)
+    if largest is None or not largest.peak.tensors:
+        return []
+    rows = [
+        (f"{count} x", tensor.op, tensor.type.dtype, shape_text(tensor.type.shape), bytes_text(tensor.type.bytes),
+         tensor.scope)
+        for tensor, count in peak_kinds(largest.peak)
+    ]  # fmt: skip
+    told = f"Largest tensors at the peak of rank {largest.rank} ({bytes_text(largest.peak.bytes)} live)"
+    return [told, *_table(rows, width, right={0, 4})]
+
+
+def _more(rows: Sequence[object]) -> list[str]:
+    return [f"  ... {len(rows) - MOST_ROWS} more: --json has them all"] if len(rows) > MOST_ROWS else []
+
+
+def _table(rows: Iterable[Sequence[str]], width: int, right: Iterable[int] = ()) -> list[str]:
+    """Columns as wide as their longest cell, two spaces between and before them. A last cell that is too wide wraps in
+    its column, or below the row where the column is narrow."""
+    rows, right = list(rows), set(right)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    hang = sum(size + 2 for size in widths[:-1] if size) + 2
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(size) if place in right else cell.ljust(size)
+            for place, (cell, size) in enumerate(zip(row, widths, strict=True))
+            if size
+        ]
+        line = ("  " + "  ".join(cells)).rstrip()
+        if len(line) <= width or width - hang >= 24:
+            lines += _fit(line, width, hang)
+        else:
+            lines += [line[:hang].rstrip(), *_fit(" " * 6 + row[-1], width, 6)]
+    return lines

@@ -1,0 +1,343 @@
+"use strict";
+// Draws the page from the JSON document in #data (msparallel/report/page_data.py says what is in it).
+// Texts enter as text nodes only; no markup is ever made from data.
+const data = JSON.parse(document.getElementById("data").textContent);
+const NOT_HERE = -1, UNKNOWN = -2;
+const byId = (id) => document.getElementById(id);
+
+function make(tag, settings = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(settings)) {
+    if (key === "class") element.className = value;
+    else if (key === "on") for (const [event, act] of Object.entries(value)) element.addEventListener(event, act);
+    else if (key === "color") element.style.setProperty("--c", value);
+    else if (value !== undefined && value !== false) element.setAttribute(key, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+// A dotted name that breaks behind its dots only.
+function dotted(name) {
+  const parts = name.split(".").map((part, at, all) => make("span", { class: "unbroken" }, part + (at < all.length - 1 ? "." : "")));
+  return parts.flatMap((part) => [part, make("wbr")]);
+}
+
+// Colours of `count` things: eight that are told apart well, or a walk around the wheel.
+function color(index, count) {
+  return count <= 8 ? `var(--c${index})` : `hsl(${Math.round(210 + (index * 330) / count) % 360} 52% 56%)`;
+}
+
+function choice(id, options, chosen, act) {
+  const place = byId(id);
+  const buttons = options.map((option) => make("button", {
+    type: "button", role: "radio", "data-value": option.value, disabled: option.disabled ? "" : undefined, title: option.title,
+    on: { click: () => select(option.value, true) },
+  }, option.text));
+  function select(value, tell) {
+    for (const button of buttons) {
+      const is = button.dataset.value === String(value);
+      button.setAttribute("aria-checked", is);
+      button.tabIndex = is ? 0 : -1;
+    }
+    if (tell) act(value);
+  }
+  place.replaceChildren(...buttons);
+  place.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    const able = buttons.filter((button) => !button.disabled);
+    if (!step || !able.length) return;
+    event.preventDefault();
+    const next = able[(able.indexOf(document.activeElement) + step + able.length) % able.length];
+    next.focus();
+    next.click();
+  });
+  select(chosen, false);
+}
+
+// A table whose heads sort it. Columns: {head, text(row) -> text or node, key(row), number, class}.
+function table(place, columns, rows, sorted, decorate) {
+  const body = make("tbody");
+  const heads = columns.map((column) => make("th", { scope: "col", class: `${column.number ? "number" : ""} ${column.class || ""}` },
+    make("button", { type: "button", on: { click: () => sort(column) } }, column.head)));
+  let state = sorted;
+  function sort(column) {
+    const again = state && state.column === column.head;
+    state = { column: column.head, down: again ? !state.down : Boolean(column.number) };
+    fill();
+  }
+  function fill() {
+    const column = state && columns.find((one) => one.head === state.column);
+    heads.forEach((head, place) => {
+      if (columns[place] === column) head.setAttribute("aria-sort", state.down ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    });
+    const key = column && (column.key || column.text);
+    const order = column ? [...rows].sort((a, b) => compare(key(a), key(b)) * (state.down ? -1 : 1)) : rows;
+    body.replaceChildren(...order.map((row) => {
+      const line = make("tr", {}, ...columns.map((one) => make("td", { class: `${one.number ? "number" : ""} ${one.class || ""}` }, one.text(row))));
+      if (decorate) decorate(line, row);
+      return line;
+    }));
+  }
+  fill();
+  place.replaceChildren(make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body));
+}
+
+function compare(a, b) {
+  return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
+}
+
+function drawHead() {
+  byId("title").textContent = data.title;
+  byId("overrides").textContent = data.overrides;
+  byId("facts").append(...data.facts.map((fact) => make("div", {}, make("dt", {}, fact.label), make("dd", {}, fact.value))));
+}
+
+const PART_COLORS = ["var(--c0)", "var(--c2)", "var(--c3)", "var(--c1)"];
+
+function drawMemory() {
+  const { rows, limit, limit_text: limitText } = data.memory;
+  const names = rows.length ? rows[0].parts.map((part) => part.name) : [];
+  byId("memory-legend").append(...names.map((name, at) => make("span", {}, make("i", { color: PART_COLORS[at] }), name)));
+  if (limit) byId("memory-legend").append(make("span", {}, make("i", { class: "limit" }), `memory of the device, ${limitText}`));
+  const end = Math.max(limit || 0, ...rows.map((row) => row.total.bytes), 1) * (limit ? 1.01 : 1);
+  byId("memory-bars").append(...rows.map((row) => {
+    let from = 0;
+    const track = make("div", { class: "track", role: "img", "aria-label": row.parts.map((part) => `${part.name} ${part.text}`).join(", ") });
+    row.parts.forEach((part, at) => {
+      const piece = make("div", { class: "part", color: PART_COLORS[at], title: `${part.name} ${part.text}` });
+      piece.style.left = `${(from / end) * 100}%`;
+      piece.style.width = `${(part.bytes / end) * 100}%`;
+      from += part.bytes;
+      if (part.bytes) track.append(piece);
+    });
+    if (limit) {
+      const line = make("div", { class: "limit", title: limitText });
+      line.style.left = `${(limit / end) * 100}%`;
+      track.append(line);
+    }
+    const over = limit && row.total.bytes > limit;
+    const share = limit ? `${((row.total.bytes / limit) * 100).toFixed(0)} % of ${limitText}` : "";
+    return make("div", { class: `memory-row${over ? " over" : ""}` },
+      make("div", { class: "who" }, `stage ${row.stage}`, make("small", {}, `rank ${row.ranks}`), make("small", {}, `layers ${row.layers}`)),
+      track,
+      make("div", { class: "sum" }, make("b", {}, row.total.text), make("small", {}, over ? `too much: ${share}` : share)),
+      make("div", { class: "values" }, ...row.parts.map((part) => make("span", {}, `${part.name} ${part.text}`)),
+        make("span", {}, `compiled in ${row.compile}`), ...(row.extrapolated ? [make("span", {}, row.extrapolated)] : [])));
+  }));
+}
+
+// The grid. `axis` colours it while no parameter is pointed at or kept.
+let axis = (data.axes.find((one) => one.degree > 1) || data.axes[0]).axis;
+let kept = null, pointed = null;
+const cells = [];
+
+function drawGrid() {
+  const nodes = new Map();
+  for (const device of data.devices) {
+    const at = data.axes.filter((one) => one.degree > 1).map((one) => `${one.axis}${device.at[one.axis]}`).join(" ");
+    const held = make("div", { class: "held" });
+    const told = `rank ${device.rank}, ${data.axes.map((one) => `${one.name} ${device.at[one.axis]}`).join(", ")}${device.compiled ? ", compiled" : ""}`;
+    const cell = make("div", { class: `device${device.compiled ? " compiled" : ""}`, "data-rank": device.rank, title: told },
+      make("span", { class: "rank" }, String(device.rank)), make("span", { class: "at" }, at), held);
+    cells.push({ cell, held });
+    if (!nodes.has(device.node)) nodes.set(device.node, []);
+    nodes.get(device.node).push(cell);
+  }
+  const grid = byId("grid"), dense = data.devices.length > 32;
+  grid.classList.toggle("dense", dense);
+  grid.style.setProperty("--cell", dense ? "92px" : "128px");
+  grid.append(...[...nodes].map(([node, inside]) => make("div", { class: "node", "data-node": node },
+    make("h3", {}, `node ${node}`), make("div", { class: "devices" }, ...inside))));
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+function picture(box) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", "0 0 22 22");
+  svg.setAttribute("aria-hidden", "true");
+  const [top, bottom, left, right] = box;
+  const rectangle = (name, x, y, width, height) => {
+    const rect = document.createElementNS(SVG, "rect");
+    for (const [key, value] of Object.entries({ class: name, x, y, width, height })) rect.setAttribute(key, value);
+    svg.append(rect);
+  };
+  // A slice of a thousandth is still a line.
+  rectangle("mine", 1 + left * 20, 1 + top * 20, Math.max(1, (right - left) * 20), Math.max(1, (bottom - top) * 20));
+  rectangle("whole", 1, 1, 20, 20);
+  return svg;
+}
+
+function ranges(numbers) {
+  const parts = [];
+  for (const number of numbers) {
+    const last = parts[parts.length - 1];
+    if (last && last[1] === number - 1) last[1] = number;
+    else parts.push([number, number]);
+  }
+  const told = parts.map(([from, to]) => (from === to ? `${from}` : `${from}-${to}`));
+  return told.length > 8 ? `${told.slice(0, 6).join(", ")} ... ${told[told.length - 1]}` : told.join(", ");
+}
+
+function paint() {
+  const parameter = pointed || kept;
+  byId("grid").dataset.shows = parameter ? parameter.name : axis;
+  if (parameter) paintSlices(parameter);
+  else paintAxis();
+  for (const line of document.querySelectorAll("#parameters tbody tr")) {
+    line.classList.toggle("pointed", line.row === pointed);
+    line.classList.toggle("kept", line.row === kept);
+  }
+}
+
+function paintAxis() {
+  const chosen = data.axes.find((one) => one.axis === axis);
+  data.devices.forEach((device, at) => {
+    const { cell, held } = cells[at];
+    cell.classList.remove("absent");
+    cell.style.setProperty("--c", color(device.at[axis], chosen.degree));
+    held.replaceChildren();
+  });
+  byId("shown").replaceChildren(`Coloured by ${chosen.name} (${chosen.axis}). `,
+    make("small", {}, "A dot marks a rank that was compiled."));
+  const groups = [...Array(chosen.degree).keys()].slice(0, 16);
+  byId("grid-legend").replaceChildren(...groups.map((at) => make("span", {}, make("i", { color: color(at, chosen.degree) }),
+    `${axis}${at}: rank ${ranges(data.devices.filter((device) => device.at[axis] === at).map((device) => device.rank))}`)));
+}
+
+function paintSlices(parameter) {
+  const count = parameter.slices.length, holders = parameter.slices.map(() => []);
+  let unknown = 0;
+  parameter.by_rank.forEach((slice, rank) => {
+    const { cell, held } = cells[rank];
+    cell.classList.toggle("absent", slice < 0);
+    if (slice >= 0) {
+      holders[slice].push(rank);
+      cell.style.setProperty("--c", color(slice, count));
+      held.replaceChildren(picture(parameter.slices[slice].box), make("span", {}, parameter.slices[slice].text));
+    } else {
+      cell.style.setProperty("--c", "var(--line)");
+      unknown += slice === UNKNOWN;
+      held.replaceChildren(make("span", {}, slice === UNKNOWN ? "not compiled" : "not here"));
+    }
+  });
+  const copies = Math.max(0, ...holders.map((ranks) => ranks.length));
+  const told = count === 1 ? (copies === 1 ? "one rank has it" : `the same on ${copies} ranks`)
+    : `${count} different slices${copies > 1 ? `, each on ${copies} rank${copies > 1 ? "s" : ""}` : ""}`;
+  byId("shown").replaceChildren(make("b", {}, parameter.name),
+    ` ${parameter.shape}${parameter.cut === "whole" ? "" : `, a device has ${parameter.part}`}: ${told}.`,
+    unknown ? make("small", {}, ` ${unknown} ranks are of stages that were not compiled, or of a layout that only compiled ranks tell.`) : "");
+  byId("grid-legend").replaceChildren(...parameter.slices.slice(0, 16).map((slice, at) => make("span", {},
+    make("i", { color: color(at, count) }), `${slice.text}: rank ${ranges(holders[at])}`)),
+    ...(count > 16 ? [make("span", {}, `... ${count - 16} more`)] : []));
+}
+
+function point(parameter) {
+  pointed = parameter;
+  paint();
+}
+
+function keep(parameter) {
+  kept = kept === parameter ? null : parameter;
+  pointed = null;
+  history.replaceState(null, "", kept ? `#${encodeURIComponent(kept.name)}` : "#");
+  paint();
+}
+
+const ROLES = [["weight", "Weights"], ["gradient", "Accumulated gradients"], ["optimizer", "Optimizer state"]];
+
+function drawParameters(role) {
+  const rows = data.parameters.filter((parameter) => parameter.role === role);
+  table(byId("parameters"), [
+    { head: "name", class: "name", text: (row) => make("button", { type: "button", class: "parameter",
+      on: { focus: () => point(row), blur: () => point(null), click: () => keep(row) } }, ...dotted(row.name)), key: (row) => row.name },
+    { head: "whole", text: (row) => row.shape },
+    { head: "a device has", text: (row) => (row.cut === "whole" ? "all of it" : row.part) },
+    { head: "cut", class: "cut", text: (row) => make("span", { class: row.cut === "whole" ? "cut-none" : "" }, row.cut === "whole" ? "-" : row.cut), key: (row) => row.cut },
+    { head: "size", number: true, text: (row) => row.bytes_text, key: (row) => row.bytes },
+    { head: "count", number: true, text: (row) => String(row.count), key: (row) => row.count },
+    { head: "stage", number: true, text: (row) => row.stages },
+  ], rows, null, (line, row) => {
+    line.row = row;
+    line.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && point(row));
+    line.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && point(null));
+  });
+  paint();
+}
+
+function drawCollectives() {
+  const most = Math.max(1, ...data.collectives.map((row) => row.total));
+  const sum = (links) => data.collectives.filter((row) => row.links === links).length;
+  byId("traffic-note").textContent = data.collectives.length
+    ? `${sum("inside a server")} kinds stay inside a server, ${sum("between servers")} go between servers. Stage tells which pipeline stages have them.`
+    : "This step has none.";
+  if (!data.collectives.length) return;
+  table(byId("collectives"), [
+    { head: "operator", text: (row) => row.op },
+    { head: "for", text: (row) => row.purpose },
+    { head: "over", text: (row) => row.axes },
+    { head: "ranks", text: (row) => row.ranks, key: (row) => row.members[0] },
+    { head: "links", text: (row) => make("span", { class: row.links === "between servers" ? "link-between" : "" }, row.links), key: (row) => row.links },
+    { head: "a message", number: true, text: (row) => row.bytes_text, key: (row) => row.bytes },
+    { head: "a step", number: true, text: (row) => `${row.count} x`, key: (row) => row.count },
+    { head: "total", number: true, text: (row) => {
+      const share = make("i", { class: "share" });
+      share.style.width = `${Math.max(0.5, (row.total / most) * 100)}px`;
+      return make("div", {}, row.total_text, share);
+    }, key: (row) => row.total },
+    { head: "stage", number: true, text: (row) => row.stages },
+  ], data.collectives, { column: "total", down: true }, (line, row) => {
+    const mark = (on) => row.members.forEach((rank) => cells[rank] && cells[rank].cell.classList.toggle("member", on));
+    line.addEventListener("pointerenter", () => mark(true));
+    line.addEventListener("pointerleave", () => mark(false));
+  });
+}
+
+function drawStrategies() {
+  const whole = data.strategies.filter((row) => !row.cut);
+  const rows = byId("show-whole").checked ? data.strategies : data.strategies.filter((row) => row.cut);
+  const total = whole.reduce((sum, row) => sum + row.count, 0);
+  byId("show-whole-label").textContent = `also the ${total} that are whole on every device`;
+  table(byId("strategies"), [
+    { head: "layers", text: (row) => row.layers || "-" },
+    { head: "cell", class: "code", text: (row) => row.cell || (row.layers ? "the layer" : "the model") },
+    { head: "operators", text: (row) => row.ops },
+    { head: "pieces of each dim", text: (row) => (row.cut ? row.pieces : "-") },
+    { head: "meaning", class: "words", text: (row) => (row.cut ? row.meaning : "whole on every device") },
+  ], rows, null, (line, row) => line.classList.toggle("whole", !row.cut));
+}
+
+function drawPeak(place) {
+  const peak = data.peaks[place];
+  const most = Math.max(1, ...peak.tensors.map((row) => row.bytes));
+  table(byId("peak-tensors"), [
+    { head: "tensors", number: true, text: (row) => `${row.count} x`, key: (row) => row.count },
+    { head: "made by", class: "after", text: (row) => row.op },
+    { head: "shape", text: (row) => `${row.dtype} ${row.shape}` },
+    { head: "cell", class: "code", text: (row) => row.scope },
+    { head: "together", number: true, text: (row) => {
+      const share = make("i", { class: "share" });
+      share.style.width = `${Math.max(0.5, (row.bytes / most) * 100)}px`;
+      return make("div", {}, row.bytes_text, share);
+    }, key: (row) => row.bytes },
+  ], peak.tensors, { column: "together", down: true });
+}
+
+drawHead();
+drawMemory();
+drawGrid();
+choice("axis-choice", data.axes.map((one) => ({ value: one.axis, text: `${one.axis} ${one.degree}`, title: one.name, disabled: one.degree === 1 && one.axis !== axis })),
+  axis, (value) => { axis = value; kept = pointed = null; paint(); });
+const roles = ROLES.filter(([role]) => data.parameters.some((parameter) => parameter.role === role));
+choice("role-choice", roles.map(([value, text]) => ({ value, text })), roles.length ? roles[0][0] : "", drawParameters);
+kept = data.parameters.find((parameter) => `#${encodeURIComponent(parameter.name)}` === location.hash) || null;
+drawParameters(roles.length ? roles[0][0] : "weight");
+drawCollectives();
+byId("show-whole").addEventListener("change", drawStrategies);
+drawStrategies();
+if (data.peaks.length) {
+  choice("peak-choice", data.peaks.map((peak, place) => ({ value: place, text: `stage ${peak.stage}: ${peak.total_text} on rank ${peak.rank}` })), 0, drawPeak);
+  drawPeak(0);
+}
+document.addEventListener("keydown", (event) => { if (event.key === "Escape" && kept) keep(kept); });
