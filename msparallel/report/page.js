@@ -145,9 +145,9 @@ function drawGrid() {
     if (!nodes.has(device.node)) nodes.set(device.node, []);
     nodes.get(device.node).push(cell);
   }
-  const grid = byId("grid"), dense = data.devices.length > 32;
-  grid.classList.toggle("dense", dense);
-  grid.style.setProperty("--cell", dense ? "92px" : "128px");
+  const grid = byId("grid");
+  grid.classList.toggle("dense", data.devices.length > 32);
+  grid.classList.toggle("tiny", data.devices.length > 256);
   grid.append(...[...nodes].map(([node, inside]) => make("div", { class: "node", "data-node": node },
     make("h3", {}, `node ${node}`), make("div", { class: "devices" }, ...inside))));
 }
@@ -163,9 +163,10 @@ function picture(box) {
     for (const [key, value] of Object.entries({ class: name, x, y, width, height })) rect.setAttribute(key, value);
     svg.append(rect);
   };
-  // A slice of a thousandth is still a line.
-  rectangle("mine", 1 + left * 20, 1 + top * 20, Math.max(1, (right - left) * 20), Math.max(1, (bottom - top) * 20));
+  // A slice of a thousandth is still a line, inside the frame.
+  const width = Math.max(2, (right - left) * 20), height = Math.max(2, (bottom - top) * 20);
   rectangle("whole", 1, 1, 20, 20);
+  rectangle("mine", Math.min(1 + left * 20, 21 - width), Math.min(1 + top * 20, 21 - height), width, height);
   return svg;
 }
 
@@ -206,6 +207,13 @@ function paintAxis() {
     `${axis}${at}: rank ${ranges(data.devices.filter((device) => device.at[axis] === at).map((device) => device.rank))}`)));
 }
 
+// A slice's text for a small cell: without brackets and the dims at the end that are whole; breaks between dims only.
+function indexParts(text) {
+  const dims = text.replace(/^\[|\]$/g, "").split(", ");
+  while (dims.length > 1 && dims[dims.length - 1] === ":") dims.pop();
+  return dims.flatMap((dim, at) => [make("span", { class: "unbroken" }, dim + (at < dims.length - 1 ? ", " : "")), make("wbr")]);
+}
+
 function paintSlices(parameter) {
   const count = parameter.slices.length, holders = parameter.slices.map(() => []);
   let unknown = 0;
@@ -215,22 +223,24 @@ function paintSlices(parameter) {
     if (slice >= 0) {
       holders[slice].push(rank);
       cell.style.setProperty("--c", color(slice, count));
-      held.replaceChildren(picture(parameter.slices[slice].box), make("span", {}, parameter.slices[slice].text));
+      held.replaceChildren(picture(parameter.slices[slice].box), make("span", {}, ...indexParts(parameter.slices[slice].text)));
     } else {
       cell.style.setProperty("--c", "var(--line)");
       unknown += slice === UNKNOWN;
       held.replaceChildren(make("span", {}, slice === UNKNOWN ? "not compiled" : "not here"));
     }
   });
-  const copies = Math.max(0, ...holders.map((ranks) => ranks.length));
-  const told = count === 1 ? (copies === 1 ? "one rank has it" : `the same on ${copies} ranks`)
-    : `${count} different slices${copies > 1 ? `, each on ${copies} rank${copies > 1 ? "s" : ""}` : ""}`;
+  // Ranks of other stages hold slices of other layers.
+  const stages = data.axes.find((one) => one.axis === "pp").degree;
+  const perStage = data.devices.length / stages, where = stages > 1 ? " of a stage" : "";
+  const copies = Math.max(0, ...holders.map((ranks) => ranks.filter((rank) => Math.floor(rank / perStage) === Math.floor(ranks[0] / perStage)).length));
+  const told = count === 1 ? (copies === 1 ? "one rank has it" : `the same on ${copies} ranks${where}`)
+    : `${count} different slices, each on ${copies === 1 ? "one rank" : `${copies} ranks`}${where}`;
   byId("shown").replaceChildren(make("b", {}, parameter.name),
     ` ${parameter.shape}${parameter.cut === "whole" ? "" : `, a device has ${parameter.part}`}: ${told}.`,
     unknown ? make("small", {}, ` ${unknown} ranks are of stages that were not compiled, or of a layout that only compiled ranks tell.`) : "");
-  byId("grid-legend").replaceChildren(...parameter.slices.slice(0, 16).map((slice, at) => make("span", {},
-    make("i", { color: color(at, count) }), `${slice.text}: rank ${ranges(holders[at])}`)),
-    ...(count > 16 ? [make("span", {}, `... ${count - 16} more`)] : []));
+  byId("grid-legend").replaceChildren(...(count > 8 ? ["The same colour is the same slice."]
+    : parameter.slices.map((slice, at) => make("span", {}, make("i", { color: color(at, count) }), `${slice.text} rank ${ranges(holders[at])}`))));
 }
 
 function point(parameter) {
@@ -254,7 +264,7 @@ function drawParameters(role) {
       on: { focus: () => point(row), blur: () => point(null), click: () => keep(row) } }, ...dotted(row.name)), key: (row) => row.name },
     { head: "whole", text: (row) => row.shape },
     { head: "a device has", text: (row) => (row.cut === "whole" ? "all of it" : row.part) },
-    { head: "cut", class: "cut", text: (row) => make("span", { class: row.cut === "whole" ? "cut-none" : "" }, row.cut === "whole" ? "-" : row.cut), key: (row) => row.cut },
+    { head: "cut", class: "words cut", text: (row) => make("span", { class: row.cut === "whole" ? "cut-none" : "" }, row.cut === "whole" ? "-" : row.cut), key: (row) => row.cut },
     { head: "size", number: true, text: (row) => row.bytes_text, key: (row) => row.bytes },
     { head: "count", number: true, text: (row) => String(row.count), key: (row) => row.count },
     { head: "stage", number: true, text: (row) => row.stages },

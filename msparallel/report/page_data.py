@@ -145,13 +145,13 @@ def slice_text(held: HeldParameter, bounds: Bounds) -> str:
     """Bounds as an index of the whole.
 
     >>> slice_text(held, ((2048, 4096), (0, 4096)))  # of [4096, 4096]
-    '2048:4096, :'
+    '[2048:4096, :]'
     """
     told = [
         ":" if (start, stop) == (0, length) else f"{start}:{stop}"
         for (start, stop), length in zip(bounds, held.part.shape, strict=True)
     ]
-    return "whole" if set(told) <= {":"} else ", ".join(told)
+    return "whole" if set(told) <= {":"} else f"[{', '.join(told)}]"
 
 
 def _box(held: HeldParameter, bounds: Bounds) -> list[float]:
