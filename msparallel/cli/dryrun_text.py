@@ -78,7 +78,11 @@ def _head(job: DryRun, hardware: Hardware | None, mindspore: str | None) -> list
     engine = f"MindSpore {mindspore}" if mindspore else "MindSpore"
     compiled = [report.rank for report in job.ranks]
     told = "every rank" if len(compiled) == job.world_size else f"rank{'s' * (len(compiled) > 1)} {ranges(compiled)}"
-    return [" ".join([job.source, *job.overrides]), f"{job.mesh} on {machines}{chip}; {engine} compiled {told}"]
+    return [
+        " ".join([job.source, *job.overrides]),
+        f"{job.mesh} on {machines}{chip}; {engine} compiled {told}",
+        *job.notes,
+    ]
 
 
 def _memory(job: DryRun, hardware: Hardware | None, width: int) -> list[str]:
@@ -106,10 +110,6 @@ def _memory(job: DryRun, hardware: Hardware | None, width: int) -> list[str]:
         worst = max(over, key=lambda group: group.total_bytes)
         lines.append(f"  Too much for {hardware.memory_gib:g} GiB: rank {ranges(worst.ranks)} with "
                      f"{worst.total_bytes / 2**30:.2f} GiB.")  # fmt: skip
-    for group in alike:
-        if group.report.compiled_layers is not None:
-            lines.append(f"  rank {ranges(group.ranks)}: {group.report.compiled_layers} of {len(group.report.layers)} "
-                         "layers were compiled, the rest follows from them")  # fmt: skip
     return lines
 
 

@@ -92,6 +92,7 @@ function drawHead() {
   byId("title").textContent = data.title;
   byId("overrides").textContent = data.overrides;
   byId("facts").append(...data.facts.map((fact) => make("div", {}, make("dt", {}, fact.label), make("dd", {}, fact.value))));
+  byId("notes").append(...data.notes.map((note) => make("p", {}, note)));
 }
 
 const PART_COLORS = ["var(--c0)", "var(--c2)", "var(--c3)", "var(--c1)"];
@@ -124,7 +125,7 @@ function drawMemory() {
       track,
       make("div", { class: "sum" }, make("b", {}, row.total.text), make("small", {}, over ? `too much: ${share}` : share)),
       make("div", { class: "values" }, ...row.parts.map((part) => make("span", {}, `${part.name} ${part.text}`)),
-        make("span", {}, `compiled in ${row.compile}`), ...(row.extrapolated ? [make("span", {}, row.extrapolated)] : [])));
+        make("span", {}, `compiled in ${row.compile}`)));
   }));
 }
 

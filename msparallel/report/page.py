@@ -50,7 +50,10 @@ def check_target(path: str) -> None:
     """See whether a page can be written. Raises RunError where it cannot, or where another file would be lost."""
     target = Path(path)
     try:
-        found = target.stat() if target.exists() else None
+        try:
+            found = target.stat()
+        except FileNotFoundError:
+            found = None
         if found is None:
             if target.is_symlink():
                 raise OSError(errno.ENOENT, "it is a link to a file that is not there")

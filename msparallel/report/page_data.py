@@ -47,6 +47,7 @@ def page_data(job: DryRun, hardware: Hardware | None = None, mindspore: str | No
         "title": printable(job.source),
         "overrides": printable(" ".join(job.overrides)),
         "facts": _facts(job, hardware, mindspore),
+        "notes": [printable(note) for note in job.notes],
         "axes": [{"axis": axis, "name": AXIS_NAMES[axis], "degree": getattr(job.mesh, axis)} for axis in AXES],
         "devices": _devices(job),
         "memory": _memory(job, hardware),
@@ -93,15 +94,11 @@ def _memory(job: DryRun, hardware: Hardware | None) -> dict[str, Any]:
         report = group.report
         parts = {"weights": report.weights_bytes, "gradients": report.gradients_bytes,
                  "optimizer": report.optimizer_bytes, "live activations": report.peak.bytes}  # fmt: skip
-        compiled = report.compiled_layers
         rows.append(
             {
                 "stage": report.stage,
                 "ranks": ranges(group.ranks),
                 "layers": ranges(report.layers) or "none",
-                "extrapolated": ""
-                if compiled is None
-                else f"{compiled} of {len(report.layers)} layers compiled, the rest follows from them",
                 "parts": [{"name": n, "bytes": value, "text": bytes_text(value)} for n, value in parts.items()],
                 "total": {"bytes": group.total_bytes, "text": bytes_text(group.total_bytes)},
                 "compile": f"{group.compile_s:.1f} s",
@@ -191,7 +188,7 @@ def _strategies(job: DryRun) -> list[dict[str, Any]]:
     rows = []
     for kind in cut_kinds(job.ranks):
         pieces, _, meaning = kind.words.partition(": ")
-        row = {"layers": kind.layers, "cell": kind.cell, "ops": ", ".join(kind.ops)}
+        row = {"layers": kind.layers, "cell": printable(kind.cell), "ops": ", ".join(kind.ops)}
         rows.append({**row, "pieces": pieces, "meaning": meaning, "cut": kind.is_cut, "count": kind.count})
     return rows
 
@@ -212,7 +209,7 @@ def _peaks(job: DryRun) -> list[dict[str, Any]]:
                 {
                     "count": count,
                     "op": tensor.op,
-                    "scope": tensor.scope,
+                    "scope": printable(tensor.scope),
                     "dtype": tensor.type.dtype,
                     "shape": shape_text(tensor.type.shape),
                     "bytes": tensor.type.bytes * count,

@@ -1,0 +1,141 @@
+"""The report page without a browser: what is in it, that hostile names are inert, and where it may be written."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from html.parser import HTMLParser
+
+import pytest
+from report.small_job import small_job
+
+from msparallel.errors import RunError
+from msparallel.hardware import load_hardware
+from msparallel.report.page import check_target, page_html, write_page
+from msparallel.report.page_data import page_data
+
+pytestmark = pytest.mark.pure
+
+HOSTILE = '</script><script>alert(1)</script><!-- <img src=x onerror="alert(2)"> & \u2028 \x1b[31m'
+
+
+class Page(HTMLParser):
+    """Tags with attributes, and the text of scripts."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.inside = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+            self.inside = True
+
+    def handle_endtag(self, tag):
+        self.inside = self.inside and tag != "script"
+
+    def handle_data(self, text):
+        if self.inside:
+            self.scripts[-1] += text
+
+    @property
+    def document(self):
+        return json.loads(self.scripts[0])
+
+
+def page(job=None, **settings) -> Page:
+    return Page(page_html(page_data(job or small_job(), load_hardware("atlas_800t_a2"), **settings)))
+
+
+def test_the_document():
+    document = page(mindspore="2.9.0").document
+    facts = {fact["label"]: fact["value"] for fact in document["facts"]}
+    assert facts["mesh"] == "pp2 x dp2 x tp2" and facts["devices"] == "8 on 2 nodes x 4"
+    assert facts["engine"] == "MindSpore 2.9.0" and facts["compiled ranks"] == "0, 4"
+    assert [(device["node"], device["compiled"]) for device in document["devices"][3:5]] == [(0, False), (1, True)]
+    assert document["devices"][6]["at"] == {"pp": 1, "dp": 1, "cp": 0, "tp": 0}
+    assert document["memory"]["limit"] == 64 * 2**30
+    assert [row["total"]["text"] for row in document["memory"]["rows"]] == ["1.00 GiB", "2.00 GiB"]
+
+
+def test_slices_of_the_document():
+    up = next(row for row in page().document["parameters"] if row["name"] == "model.layers.0-1.up_proj.weight")
+    assert [slice_["text"] for slice_ in up["slices"]] == ["[0:4, :]", "[4:8, :]", "[8:12, :]", "[12:16, :]"]
+    assert up["by_rank"] == [0, 2, 1, 3] * 2
+    assert up["slices"][1]["box"] == [0.25, 0.5, 0.0, 1.0]
+    embedding = next(row for row in page().document["parameters"] if row["name"] == "model.embed_tokens.weight")
+    assert embedding["by_rank"] == [0, 1, 2, 3, -1, -1, -1, -1]
+
+
+def test_a_stage_that_was_not_compiled_is_unknown_not_empty():
+    job = small_job()
+    job = type(job)(source=job.source, overrides=(), mesh=job.mesh, devices_per_node=4, ranks=job.ranks[:1])
+    norm = next(row for row in page(job).document["parameters"] if row["name"] == "model.layers.0.norm.weight")
+    assert norm["by_rank"] == [0, 0, 0, 0, -2, -2, -2, -2]
+
+
+def test_hostile_names_are_inert():
+    job = small_job(source=HOSTILE, overrides=(HOSTILE,), scope=HOSTILE, notes=(HOSTILE,))
+    text = page_html(page_data(job))
+    found = Page(text)
+    assert [tag for tag, _ in found.tags].count("script") == 2 and "img" not in [tag for tag, _ in found.tags]
+    assert found.document["peaks"][0]["tensors"][0]["scope"] == HOSTILE.replace("\x1b", "\\x1b")
+    assert "\x1b" not in text and "<!--" not in text and "alert(1)</script>" not in text
+
+
+def test_only_the_pages_own_script_may_run_and_nothing_is_loaded():
+    found = page()
+    policy = next(attrs["content"] for tag, attrs in found.tags if attrs.get("http-equiv") == "Content-Security-Policy")
+    digest = base64.b64encode(hashlib.sha256(found.scripts[1].encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert not [attrs for _, attrs in found.tags if "src" in attrs or "href" in attrs]
+    assert "innerHTML" not in found.scripts[1] and "url(" not in page_html(page_data(small_job()))
+
+
+def test_a_path_that_is_no_utf8_is_written(tmp_path):
+    write_page(str(tmp_path / "r.html"), small_job(source=os.fsdecode(b"a\xff.yaml")))
+    assert "a?.yaml" in (tmp_path / "r.html").read_text(encoding="utf-8")
+
+
+def test_a_report_is_written_over_an_older_one_and_nothing_else(tmp_path):
+    target, other = tmp_path / "r.html", tmp_path / "recipe.yaml"
+    write_page(str(target), small_job(source="old.yaml"))
+    write_page(str(target), small_job(source="new.yaml"))
+    assert "new.yaml" in target.read_text(encoding="utf-8")
+    other.write_text("model: {}\n", encoding="utf-8")
+    with pytest.raises(RunError, match="is not a report; it was left as it is"):
+        write_page(str(other), small_job())
+    assert other.read_text(encoding="utf-8") == "model: {}\n"
+
+
+def bad_targets(tmp_path):
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    return [
+        tmp_path, tmp_path / "no" / "r.html", tmp_path / "file" / "r.html", tmp_path / "dangling", "/dev/null",
+        tmp_path / ("x" * 300), "a\0b",
+    ]  # fmt: skip
+
+
+def test_what_cannot_be_written_is_one_message_before_the_work(tmp_path):
+    for target in bad_targets(tmp_path):
+        with pytest.raises(RunError, match="cannot be written") as error:
+            check_target(str(target))
+        assert error.value.exit_code == 1 and str(error.value).startswith("--report ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "file"]
+
+
+def test_a_refusal_that_only_writing_meets_is_a_message_too():
+    with pytest.raises(RunError, match="^--report /proc/r.html: cannot be written: "):
+        write_page("/proc/r.html", small_job())
+
+
+def test_the_check_leaves_nothing_behind(tmp_path):
+    check_target(str(tmp_path / "r.html"))
+    assert not list(tmp_path.iterdir())
