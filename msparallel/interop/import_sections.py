@@ -13,6 +13,7 @@ from msparallel.interop import mindformers
 from msparallel.interop.draft import Draft
 from msparallel.interop.mindformers import ENGINE_MODES, MindFormersConfig
 from msparallel.interop.model_names import TRAINED, as_preset, read_model
+from msparallel.model.presets import PRESETS
 
 HARDWARE = "atlas_800t_a2"
 """What stands in for the machines, which a MindFormers YAML does not name."""
@@ -115,8 +116,8 @@ def _experts(draft: Draft, cut: bool) -> None:
     draft.use(origin)
     if degree == 1:
         return
-    preset = draft.values["model"].get("preset", "")
-    if not (draft.values["model"].get("num_experts") or "_a" in preset):
+    preset = PRESETS.get(draft.values["model"].get("preset", ""))
+    if not (preset.num_experts if preset else draft.values["model"].get("num_experts")):
         draft.leave(origin, "no_effect", "the model has no experts")
     elif not cut:
         draft.leave(origin, "no_effect", f"every device holds all experts in mode {draft.values['parallel']['mode']}")
@@ -176,7 +177,8 @@ def _shard_and_communication(draft: Draft) -> None:
     origin, detail = "parallel.enable_parallel_optimizer", "parallel.parallel_optimizer_config"
     draft.use(origin)
     if config.optimizer_shard and not (cut and replicas > 1):
-        draft.leave(origin, "no_effect", "weights are cut over data_parallel, which is 1")
+        others = cut and config.context_parallel > 1
+        draft.leave(origin, "differs" if others else "no_effect", "weights are cut over data_parallel here, which is 1")
         draft.use(f"{detail}.gradient_accumulation_shard", f"{detail}.optimizer_level")
     elif config.optimizer_shard:
         draft.put("parallel.optimizer_shard", config.optimizer_shard, origin)
@@ -223,6 +225,8 @@ def _fusion(draft: Draft, summing: int) -> None:
         else:
             for key in keys:
                 draft.leave(key, "unknown", "comm_fusion is none, auto or one size in MiB")
+    elif summing > 1:
+        draft.leave("parallel.comm_fusion", "decided", "is not stated; MindSpore's default there, none here")
     side = mindformers.speed_up(draft.config.tree) or {}
     overlap = side.get("grad_computation_allreduce_overlap") is True or side.get("enable_grad_comm_opt") is True
     if overlap and summing > 1:

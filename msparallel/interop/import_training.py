@@ -16,6 +16,8 @@ from msparallel.recipe.schema import Train
 
 _MODEL = "model.model_config."
 _SCHEDULES = {"CosineWithWarmUpLR": "cosine", "ConstantWarmUpLR": "constant"}
+_RATE = 5e-5
+"""Learning rate where neither lr_schedule nor optimizer states one (MindFormers' template)."""
 
 
 def fill_training(draft: Draft) -> None:
@@ -57,8 +59,10 @@ def _optimizer(draft: Draft) -> None:
     origin = f"{lr}.learning_rate"
     if rate is None:
         rate, origin = read.number("optimizer.learning_rate", None), "optimizer.learning_rate"
-    if rate is not None:
-        draft.put("optimizer.learning_rate", rate, origin)
+    if rate is None:
+        rate, origin = _RATE, ""
+        draft.leave(f"{lr}.learning_rate", "decided", f"is not stated; MindFormers' default {_RATE} is taken")
+    draft.put("optimizer.learning_rate", rate, origin)
     name = read.text(f"{lr}.type", "CosineWithWarmUpLR")
     schedule = _SCHEDULES.get(name, "cosine")
     draft.put("optimizer.schedule", schedule, f"{lr}.type")
@@ -119,12 +123,16 @@ def _steps(draft: Draft, lr: str) -> None:
         told = f"the steps follow from data that are not read here; {steps} are taken (train.steps)"
         draft.leave("runner_config.epochs", "decided", told)
     draft.put("train.steps", steps, origin)
-    warmup = read.whole(f"{lr}.warmup_steps", None, least=0)
-    ratio = read.number(f"{lr}.warmup_ratio", 0.0)
-    if warmup is not None:
-        draft.put("optimizer.warmup_steps", warmup, f"{lr}.warmup_steps")
-    elif ratio and ratio < 1:
+    warmup = read.whole(f"{lr}.warmup_steps", 0, least=0)
+    ratio = read.number(f"{lr}.warmup_ratio", None)
+    if ratio is not None and warmup:
+        draft.leave(f"{lr}.warmup_steps", "no_effect", "MindFormers takes warmup_ratio where both are stated")
+    if ratio is not None and ratio < 1:
         draft.put("optimizer.warmup_steps", int(ratio * steps), f"{lr}.warmup_ratio")
+    elif ratio is not None:
+        read.problem("wrong_type", f"{lr}.warmup_ratio", "warmup_ratio takes a number from 0 to below 1.")
+    else:
+        draft.put("optimizer.warmup_steps", warmup, f"{lr}.warmup_steps")
     if config.tree.get(f"{lr}.warmup_epochs"):
         draft.leave(f"{lr}.warmup_epochs", "unknown", "warm-up is counted in steps: optimizer.warmup_steps")
 

@@ -74,7 +74,6 @@ _REASONS: dict[str, tuple[Why, str]] = {
     "optimizer.learning_rate": ("no_effect", "lr_schedule gives the learning rate"),
     "optimizer.swap": ("unknown", "optimizer state stays on the device"),
     "lr_schedule.lr_end": ("no_effect", "this schedule ends at learning_rate"),
-    "lr_schedule.warmup_ratio": ("no_effect", "0, or warmup_steps is stated"),
     "lr_schedule.warmup_lr_init": ("differs", "warm-up starts at 0 here"),
     "micro_batch_interleave_num": ("unknown", "a micro-batch is never halved; MindFormers takes 1 only as well"),
     "parallel_config.gradient_aggregation_group": ("unknown", "the nearest word is parallel.comm_fusion"),

@@ -38,7 +38,7 @@ def read(path: str, build: bool) -> dict[str, Any]:
     transformer = model.convert_to_transformer_config()
     layers = LayerSetting(transformer.num_layers, transformer.offset, transformer,
                           transformer.virtual_pipeline_model_parallel_size)  # fmt: skip
-    trained = MindFormerRegister.get_cls(MindFormerModuleType.MODELS, model.architectures[0])
+    trained = MindFormerRegister.get_cls(MindFormerModuleType.MODELS, architecture(model))
     counts = parallel.micro_batch_num if parallel.pipeline_stage > 1 else runner.gradient_accumulation_steps
     names = ("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "kv_channels", "ffn_hidden_size",
              "vocab_size", "seq_length", "max_position_embeddings", "layernorm_epsilon", "rotary_base",
@@ -62,10 +62,15 @@ def read(path: str, build: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def architecture(model: Any) -> str:
+    """Name of the model's class; `architectures` is a list or one name."""
+    return model.architectures if isinstance(model.architectures, str) else model.architectures[0]
+
+
 def network(model: Any) -> dict[str, Any]:
     """The training network of one device: which cells it recomputes, and how many values it trains."""
     module = importlib.import_module(f"mindformers.models.{model.model_type}.modeling_{model.model_type}_train")
-    trained = getattr(module, f"Training{model.architectures[0]}")
+    trained = getattr(module, f"Training{architecture(model)}")
     layout = ms.get_auto_parallel_context("parallel_mode")
     ms.set_auto_parallel_context(parallel_mode="stand_alone")  # otherwise communication groups are created
     try:

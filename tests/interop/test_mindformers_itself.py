@@ -1,4 +1,4 @@
-"""Exported YAMLs, read by MindFormers itself: its classes, its degrees, its layers of each stage, its networks."""
+"""MindFormers itself beside our reading and writing: its classes, degrees, layers of each stage, networks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from interop.mindformers_files import EXPERTS as EXPERT_CHANGES
+from interop.mindformers_files import wheel_configs, write
 
 from msparallel.errors import RecipeError
 from msparallel.interop.export_mindformers import export_mindformers, family
+from msparallel.interop.import_mindformers import import_mindformers
 from msparallel.plan import Plan, resolve
 from msparallel.recipe.library import shipped_recipes
 from msparallel.recipe.load import load_recipe
@@ -37,22 +40,26 @@ MORE = [
 """Settings that no shipped recipe has."""
 
 
+def read_files(folder: Path, paths: list[Path], *options: str) -> list[dict]:
+    """What MindFormers makes of YAMLs, in one process."""
+    environment = {**os.environ, "LOG_MF_PATH": str(folder / "log")}
+    done = subprocess.run([sys.executable, str(SCRIPT), *options, *map(str, paths)], capture_output=True, text=True,
+                          cwd=folder, env=environment, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("READ ")]
+    assert len(found) == len(paths)
+    return found
+
+
 def read(folder: Path, cases: list[tuple[str, list[str]]], *options: str) -> list[tuple[Plan, dict]]:
-    """Export recipes and let MindFormers read the YAMLs, in one process."""
+    """Export recipes and let MindFormers read the YAMLs."""
     plans, paths = [], []
     for number, (name, overrides) in enumerate(cases):
         recipe = load_recipe(name, overrides)
-        path = folder / f"{number}.yaml"
-        path.write_text(export_mindformers(recipe).text, encoding="utf-8")
+        paths.append(folder / f"{number}.yaml")
+        paths[-1].write_text(export_mindformers(recipe).text, encoding="utf-8")
         plans.append(resolve(recipe))
-        paths.append(str(path))
-    environment = {**os.environ, "LOG_MF_PATH": str(folder / "log")}
-    done = subprocess.run([sys.executable, str(SCRIPT), *options, *paths], capture_output=True, text=True, cwd=folder,
-                          env=environment, timeout=300)  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("READ ")]
-    assert len(found) == len(plans)
-    return list(zip(plans, found, strict=True))
+    return list(zip(plans, read_files(folder, paths, *options), strict=True))
 
 
 def exportable() -> list[tuple[str, list[str]]]:
@@ -118,3 +125,48 @@ def test_mindformers_networks_have_our_parameters(tmp_path):
         assert found["network_values"] == plan.shape.parameters(), plan.recipe.overrides
         core, whole = "self_attention.core_attention" in found["recomputed"], "mlp" in found["recomputed"]
         assert (core, whole) == (plan.recipe.parallel.recompute != "none", plan.recipe.parallel.recompute == "full")
+
+
+INTERLEAVED = {"pipeline_interleave": True, "pipeline_scheduler": "1f1b"}
+IMPORTED: list[dict] = [
+    {},
+    EXPERT_CHANGES,
+    {"model.model_config.model_type": "telechat3", "model.model_config.architectures": ["TeleChat3ForCausalLM"]},
+    {"parallel.pipeline_config": INTERLEAVED, "model.model_config.pp_interleave_num": 2,
+     "model.model_config.offset": [[0, 0], [1, 0]]},
+    {"model.model_config.pp_interleave_num": 2},
+    {"parallel_config.pipeline_stage": 1, "parallel_config.data_parallel": 4,
+     "parallel.dataset_strategy": [[4, 1]] * 4, "runner_config.gradient_accumulation_steps": 6},
+    {"recompute_config.recompute": [4, 9]},
+    {"recompute_config.recompute": False},
+]  # fmt: skip
+"""Changes to our own MindFormers file: what import makes of them is what MindFormers makes of them."""
+WHEEL_FILES = ("pretrain_qwen3_32b_4k.yaml", "pretrain_qwen3_30b_a3b_4k.yaml", "pretrain_telechat3_36b.yaml")
+
+
+def test_import_reads_what_mindformers_reads(tmp_path):
+    paths = [write(tmp_path, changes, f"{number}.yaml") for number, changes in enumerate(IMPORTED)]
+    wheel = wheel_configs()
+    assert wheel is not None
+    paths += [path for path in sorted(wheel.rglob("*.yaml")) if path.name in WHEEL_FILES]
+    assert len(paths) == len(IMPORTED) + len(WHEEL_FILES)
+    for path, found in zip(paths, read_files(tmp_path, paths), strict=True):
+        plan, seen = resolve(import_mindformers(path).recipe), found["transformer"]
+        shape, mesh = plan.shape, plan.mesh
+        assert tuple(found["stage_layers"]) == plan.stage_layers, path
+        assert found["global_batch_size"] == plan.global_batch_size
+        assert (seen["data_parallel_size"], seen["tensor_model_parallel_size"], seen["pipeline_model_parallel_size"],
+                seen["context_parallel_size"]) == (mesh.dp, mesh.tp, mesh.pp, mesh.cp)  # fmt: skip
+        assert seen["expert_model_parallel_size"] == plan.recipe.parallel.expert_parallel
+        assert (seen["num_layers"], seen["hidden_size"], seen["num_attention_heads"], seen["num_query_groups"]) == (
+            shape.num_layers, shape.hidden_size, shape.num_heads, shape.num_kv_heads)  # fmt: skip
+        assert (seen["kv_channels"] or shape.hidden_size // shape.num_heads) == shape.head_dim
+        assert (seen["vocab_size"], seen["rotary_base"], seen["layernorm_epsilon"], seen["init_method_std"]) == (
+            shape.vocab_size, shape.rope_theta, shape.norm_eps, shape.init_std)  # fmt: skip
+        assert (seen["num_moe_experts"] or 0) == shape.num_experts
+        if shape.num_experts:
+            assert (seen["moe_router_topk"], seen["moe_ffn_hidden_size"], seen["norm_topk_prob"],
+                    seen["moe_aux_loss_coeff"]) == (shape.experts_per_token, shape.expert_ffn_size,
+                                                    shape.normalize_expert_weights, shape.router_aux_loss)  # fmt: skip
+        recomputed = sum(found["layer_recompute"]) / shape.num_layers
+        assert plan.recipe.parallel.recompute == ("full" if recomputed >= 0.5 else "none")
