@@ -177,7 +177,6 @@ def read_mindformers(path: str | Path, model_config: Mapping[str, Any] | None = 
     below, source = _model_below(read, model_config, absent)
     own = read.mapping("model.model_config")
     model = {**below, **own}
-    parallel = read.mapping("parallel")
     use_parallel = read.flag("use_parallel", False)
     mode = read.choice("parallel.parallel_mode", MODES, 1)
     dataset_length = read.whole("train_dataset.data_loader.config.seq_length", None)
@@ -214,7 +213,7 @@ def read_mindformers(path: str | Path, model_config: Mapping[str, Any] | None = 
         params_dtype=read.choice("model.model_config.params_dtype", _DTYPES, "float32"),
         absent=absent,
     )
-    _note_absent(read, parallel, absent)
+    _note_absent(read, absent)
     read.raise_problems()
     return config
 
@@ -280,7 +279,7 @@ ARCHITECTURES = {
 """Name of the model's class -> model_type."""
 
 
-def _note_absent(read: TypedReader, parallel: Mapping[str, Any], absent: dict[str, str]) -> None:
+def _note_absent(read: TypedReader, absent: dict[str, str]) -> None:
     """Side files and data sets that the file names and this machine has not."""
     side = "context.ascend_config.parallel_speed_up_json_path"
     path = read.text(side, "")

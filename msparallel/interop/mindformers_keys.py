@@ -129,7 +129,6 @@ _MODEL_REASONS: dict[str, tuple[Why, str]] = {
     "sliding_window": ("no_effect", "use_sliding_window is off"),
     "use_sliding_window": ("no_effect", "off"), "layer_types": ("no_effect", "full attention in every layer"),
     "output_router_logits": ("no_effect", "only evaluation elsewhere reads it"),
-    "num_attention_heads": ("no_effect", "carried"),
 }  # fmt: skip
 MODEL = "model.model_config."
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
@@ -243,20 +243,14 @@ def model_config(shape: ModelShape, model_type: str) -> dict[str, Any]:
 
 
 def as_preset(values: Mapping[str, Any]) -> str | None:
-    """Preset whose every number is the one in these values; None where none is."""
-    plain = {key: value for key, value in values.items() if key != "attention"}
-    if any(plain.get(key) is None for key in ("num_layers", "hidden_size", "num_heads", "ffn_size", "vocab_size")):
+    """Preset whose every number is the one in these values; None where none is. Rows that only pad the vocabulary do
+    not count."""
+    stated = {key: value for key, value in values.items() if key != "attention"}
+    if any(type(stated.get(key)) is not int or stated[key] < 1 for key in _REQUIRED):
         return None
-    for name, shape in PRESETS.items():
-        numbers = asdict(shape)
-        head_dim = plain.get("head_dim") or numbers["hidden_size"] // numbers["num_heads"]
-        wanted = {"num_kv_heads": plain["num_heads"], **asdict(_PLAIN), **plain, "head_dim": head_dim}
-        wanted["vocab_multiple"] = numbers["vocab_multiple"]  # rows of the table only
-        wanted["num_kv_heads"] = plain.get("num_kv_heads") or plain["num_heads"]
-        if wanted == numbers:
-            return name
-    return None
+    shape = ModelShape(**stated)
+    return next((name for name, preset in PRESETS.items()
+                 if replace(shape, vocab_multiple=preset.vocab_multiple) == preset), None)  # fmt: skip
 
 
-_PLAIN = ModelShape(num_layers=1, hidden_size=1, num_heads=1, ffn_size=1, vocab_size=1)
-"""Gives every field that is not stated its default."""
+_REQUIRED = ("num_layers", "hidden_size", "num_heads", "ffn_size", "vocab_size")
