@@ -4,7 +4,7 @@ In: the match of MindSpore's words, the Refusal they stand in, and the job's Ter
 belong to which function is `translate.TABLE`; whether a change works is checked there against all rules.
 
 >>> uneven_cut(found, refusal, terms).message
-'layers.mlp.gate_proj.matmul (MatMul) is to be cut into 4 pieces along a dim of 130 (ffn_size 130), and 130 % 4 ...'
+'layers.mlp.gate_proj.matmul (MatMul): ffn_size 130 is cut over model_parallel 4, and 130 % 4 = 2.'
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Explain = Callable[[re.Match[str], Refusal, Terms], Explanation]
 
 # Which degree cuts what: for each size the axes that may, the likeliest first.
 _CUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "num_heads": (("tp",), ("cp", "tp")),
-    "num_kv_heads": (("tp",), ("cp", "tp")),
+    "num_heads": (("tp",), ("cp", "tp"), ("cp",)),
+    "num_kv_heads": (("tp",), ("cp", "tp"), ("cp",)),
     "ffn_size": (("tp",),),
     "expert_ffn_size": (("tp",),),
     "vocab_size": (("tp",),),
@@ -59,9 +59,9 @@ def _pieces(terms: Terms, axes: tuple[str, ...]) -> int:
     return math.prod(terms.degrees[axis] for axis in axes)
 
 
-def _cutting(terms: Terms, number: int, pieces: int) -> tuple[str, str, tuple[str, ...]] | None:
+def _cutting(terms: Terms, number: int, pieces: int, prefer: str) -> tuple[str, str, tuple[str, ...]] | None:
     """(size's name, its arithmetic, axes) that a cut of a dim of `number` into `pieces` is about."""
-    for name, told in terms.names_of(number):
+    for name, told in sorted(terms.names_of(number), key=lambda pair: pair[0] != prefer):
         for axes in _CUTS.get(name, ()):
             if _pieces(terms, axes) == pieces:
                 return name, told, axes
@@ -75,13 +75,13 @@ def _by_axes(terms: Terms, pieces: int) -> tuple[str, ...]:
 def uneven_cut(found: re.Match[str], refusal: Refusal, terms: Terms) -> Explanation:
     """A dim does not come out in whole pieces."""
     number, pieces = int(found["number"]), int(found["pieces"])
-    what = f"{refusal.where or 'An operator'} is to be cut into {pieces} pieces along a dim of {number}"
-    cut = _cutting(terms, number, pieces)
+    cut = _cutting(terms, number, pieces, prefer="num_kv_heads" if "kv_num_heads" in found[0] else "")
     axes = cut[2] if cut else _by_axes(terms, pieces)
     product = " x ".join(terms.word(axis) for axis in axes if terms.degrees[axis] > 1)
-    message = f"{what}{f' ({cut[1]})' if cut else ''}, and {number} % {pieces} = {number % pieces}."
-    if product:
-        message += f" The pieces are {product}."
+    message = f"{refusal.where}: " if refusal.where else ""
+    message += f"{cut[1] if cut else f'a dim of {number}'} is cut "
+    message += f"over {product}" if product else f"into {pieces} pieces"
+    message += f", and {number} % {pieces} = {number % pieces}."
     if not axes:
         return Explanation(name="mode", message=message)
     axis = next((axis for axis in axes[::-1] if terms.degrees[axis] > 1), axes[-1])
@@ -90,8 +90,8 @@ def uneven_cut(found: re.Match[str], refusal: Refusal, terms: Terms) -> Explanat
     if number % rest == 0:
         both = [terms.sizes[key] for key in ("num_heads", "num_kv_heads") if axis == "tp" and key in terms.sizes]
         tries += terms.dividing(axis, number // rest, *both)
-    if cut and cut[0] in _RESIZABLE and terms.sizes[cut[0]] == number:
-        tries += [{cut[0]: size} for size in multiples_near(number, pieces)]
+    if cut and cut[0] in _RESIZABLE:
+        tries += [{cut[0]: size} for size in multiples_near(terms.sizes[cut[0]], pieces)]
     return Explanation(name=axis, message=message, tries=tries)
 
 
@@ -230,11 +230,13 @@ def stage_without_layers(found: re.Match[str], refusal: Refusal, terms: Terms) -
     """Every stage has at least one layer."""
     stages, used = int(found["stages"]), int(found["used"])
     layers = terms.sizes.get("num_layers", 0)
-    told = f" The network has {layers} layers." if layers else ""
+    message = f"{stages} stages, but only {used} of them have layers; every stage needs at least one."
+    if 0 < layers < stages:
+        return Explanation(
+            name="pp", message=f"{message} The network has {layers} layers.", tries=terms.dividing("pp", layers)
+        )
     return Explanation(
-        name="pp",
-        message=f"{stages} stages, but only {used} of them have layers.{told} Every stage needs at least one.",
-        tries=terms.dividing("pp", layers) if layers else (),
+        name="stage_layers", message=f"{message} The layers' stages follow from it, or from the model's code."
     )
 
 
@@ -325,8 +327,8 @@ def no_scalar_loss(found: re.Match[str], refusal: Refusal, terms: Terms) -> Expl
     """The engine finds the loss where the network returns one tensor, the loss."""
     return Explanation(
         name="mode",
-        message=f"{terms.path}: the network gives something else than one loss, from which MindSpore cannot go back. "
-        "Its construct must return the loss tensor.",
+        message="The network gives something else than one loss, from which MindSpore cannot go back. Its construct "
+        "must return the loss tensor.",
     )
 
 

@@ -93,14 +93,15 @@ class Terms:
 
     def names_of(self, number: int) -> list[tuple[str, str]]:
         """(name, arithmetic) of every size that is this number; the name is the one to change."""
-        sizes, found = self.sizes, []
+        sizes = self.sizes
         found = [(name, self.word(name)) for name in _SIZES if sizes.get(name) == number]
         for heads in ("num_heads", "num_kv_heads"):
             if heads in sizes and "head_dim" in sizes and sizes[heads] * sizes["head_dim"] == number:
                 found.append((heads, f"{self.word(heads)} x {self.word('head_dim')}"))
+            if sizes.get(heads) == number * self.degrees["tp"] > number:
+                found.append((heads, f"{self.word(heads)} / {self.word('tp')} = {number}"))
         if sizes.get("vocab_rows") == number:
             found.append(("vocab_size", f"the vocabulary's {number} rows"))
-        rows = sizes.get("micro_batch_size", 0) * self.degrees["dp"]
         if sizes.get("seq_length") == number:
             found.append(("seq_length", self.word("seq_length")))
         for replicas, told in ((self.degrees["dp"], f"{self.word('dp')} x "), (1, "")):
@@ -126,25 +127,28 @@ class Terms:
         now = self.degrees.get(axis, 1)
         return self.degree_tries(axis, (value for value in nearby(now, legal) if value != now))
 
-    def problem(self, name: str, rule: str, message: str, tries: Iterable[Mapping[str, Any]] = ()) -> Problem:
+    def problem(
+        self, name: str, rule: str, message: str, evidence: str, tries: Iterable[Mapping[str, Any]] = ()
+    ) -> Problem:
         """A problem at the line of a key.
 
         Args:
             name: what to look at first.
             rule: name of the rule.
             message: sentences.
+            evidence: a line of its own below them.
             tries: changes by name, nearest first. Of a recipe the first is suggested that passes every rule.
         """
         if self.recipe is not None:
             changes = self._working(tries)
             suggestion = " ".join(format_override(*pair) for pair in changes.items())
-            return self.recipe.problem(rule, self.key(name), message, suggestion)
+            return self.recipe.problem(rule, self.key(name), f"{message}\n  {evidence}", suggestion)
         assert self.config is not None, "a job is one of the two"
         first = next(iter(tries), None)
         if first is not None:
             told = " and ".join(f"{self.key(other)} to {value}" for other, value in first.items())
             message += f" Set {told}."
-        return self.config.problem(rule, self.key(name), message)
+        return self.config.problem(rule, self.key(name), f"{message}\n  {evidence}")
 
     def _working(self, tries: Iterable[Mapping[str, Any]]) -> Changes:
         """The first change of the recipe that passes every rule, with a batch that comes out."""
@@ -187,7 +191,7 @@ def recipe_terms(recipe: Recipe) -> Terms:
 def mindformers_terms(config: MindFormersConfig) -> Terms:
     """Terms of a MindFormers YAML, with the sizes that it or its Hugging Face config states."""
     stated = {name: config.model.get(keys[1].rpartition(".")[2]) for name, keys in KEYS.items()}
-    sizes = {name: value for name, value in stated.items() if type(value) is int and value and name not in ("cp",)}
+    sizes = {name: value for name, value in stated.items() if type(value) is int and value}
     if "vocab_size" in sizes:
         sizes["vocab_rows"] = sizes["vocab_size"]
     sizes |= {"seq_length": config.seq_length, "micro_batch_size": config.batch_size}

@@ -6,7 +6,7 @@ in MindSpore's first sentence, with the place in the network and a file that hol
 
 >>> print(engine_error(request, "RuntimeError", text))
 my.yaml:4  parallel.model_parallel: 4
-  layers.mlp.gate_proj.matmul (MatMul) is to be cut into 4 pieces along a dim of 130 (ffn_size 130), and 130 % 4 = 2.
+  layers.mlp.gate_proj.matmul (MatMul): ffn_size 130 is cut over model_parallel 4, and 130 % 4 = 2.
   MindSpore, rank 0: Failure:operator MatMul init failed: MatMulInfo66: ... shape value 130 ... cannot be ...
   Try: parallel.model_parallel=2
 """
@@ -40,14 +40,15 @@ def engine_error(request: Request, kind: str, text: str) -> UserError:
             found = next(filter(None, map(pattern.search, refusal.words)), None)
             if found is not None:
                 told = explanation(found, refusal, terms)
-                message = f"{told.message}\n  {speaker}, rank {request.rank}: {_evidence(refusal, found.string)}"
-                return RecipeError([terms.problem(told.name, explanation.__name__, message, told.tries)])
+                evidence = f"{speaker}, rank {request.rank}: {_evidence(refusal, found.string)}"
+                rule = explanation.__name__
+                return RecipeError([terms.problem(told.name, rule, told.message, evidence, told.tries)])
     return UserError(_unknown(request, refusal, text, said))
 
 
 def _evidence(refusal: Refusal, reason: str) -> str:
     """MindSpore's sentence, and the reason where the log gave it."""
-    return reason if reason == refusal.sentence else f"{refusal.sentence}: {reason}"
+    return reason if reason == refusal.sentence else f"{refusal.sentence.rstrip('.')}: {reason}"
 
 
 def _unknown(request: Request, refusal: Refusal, text: str, log: str) -> str:
@@ -123,6 +124,8 @@ MINDFORMERS_TABLE: tuple[Entry, ...] = (
     _entry(r"got kv_num_heads is (?P<number>\d+), tensor_parallel is (?P<pieces>\d+)", explain.uneven_cut),
     _entry(r"numerator\((?P<number>\d+)\) is not divisible by denominator\((?P<pieces>\d+)\)", explain.uneven_cut),
     _entry(r"^(?P<number>\d+) is not divisible by (?P<pieces>\d+)", explain.uneven_cut),
+    _entry(r"total_model_size\((?P<stated>\d+)\).*not equal to world_size \((?P<devices>\d+)\)",
+           explain.device_number_of_the_launch),
     _entry(r"sum of `offset` \(|offset.shape\[-1\] should equal", explain.layers_of_stages),
 )  # fmt: skip
 """The same for what MindFormers checks before MindSpore is asked."""

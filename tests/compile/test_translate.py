@@ -1,0 +1,304 @@
+"""What the engine refuses, told in the terms of the file: recorded words of MindSpore, and a few provoked for real."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from msparallel.compile import terms as job_terms
+from msparallel.compile.refusal import network_place, read_refusal
+from msparallel.compile.request import Request
+from msparallel.compile.translate import SPEAKERS, engine_error
+from msparallel.errors import Problem, RecipeError, UserError
+from msparallel.recipe import load
+from msparallel.recipe.override import read_overrides, with_values
+from msparallel.recipe.recipe import Recipe
+from msparallel.recipe.rules import find_problems
+from tiny_recipe import environment, arguments
+
+RECORDED = json.loads((Path(__file__).parent / "refusals.json").read_text(encoding="utf-8"))
+"""name -> {kind, text, log} of one refusal each, as MindSpore 2.9 and MindFormers 1.9 gave them; stacks shortened."""
+BASE: dict[str, dict[str, object]] = {
+    "model": {
+        "num_layers": 4,
+        "hidden_size": 64,
+        "num_heads": 4,
+        "num_kv_heads": 4,
+        "ffn_size": 128,
+        "vocab_size": 320,
+        "vocab_multiple": 16,
+    },
+    "parallel": {"mode": "semi_auto_parallel", "data_parallel": 2, "model_parallel": 2, "pipeline_stages": 2},
+    "train": {"global_batch_size": 8, "micro_batch_size": 2, "seq_length": 32, "dtype": "bfloat16"},
+    "cluster": {"hardware": "atlas_800t_a2"},
+}
+WIDE = {"parallel.pipeline_stages": 1, "parallel.model_parallel": 4}
+SEARCH = {**WIDE, "parallel.mode": "auto_parallel"}
+
+
+def write(folder: Path, changes: dict[str, object]) -> tuple[Path, dict[str, int]]:
+    """A recipe with changes; returns its path and the line of every key."""
+    sections = {name: dict(values) for name, values in BASE.items()}
+    for key, value in changes.items():
+        section, _, name = key.partition(".")
+        sections[section][name] = value
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(sections, sort_keys=False), encoding="utf-8")
+    lines, section = {}, ""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        name = line.partition(":")[0]
+        if name.strip() == name:
+            section = name
+        else:
+            lines[f"{section}.{name.strip()}"] = number
+    return path, lines
+
+
+def translated(folder: Path, name: str, source: Path, kind: str = "recipe") -> UserError:
+    """A recorded refusal, as if it had come from compiling a file."""
+    place = folder / "rank_0"
+    place.mkdir()
+    (place / "log.txt").write_text(RECORDED[name]["log"], encoding="utf-8")
+    request = Request(source=str(source), kind=kind, overrides=[], world_size=8, folder=str(place))
+    return engine_error(request, RECORDED[name]["kind"], RECORDED[name]["text"])
+
+
+CASES = [  # recorded refusal, the recipe it came from, key, words of the explanation, words of MindSpore
+    (
+        "heads",
+        {**WIDE, "model.num_heads": 6, "model.num_kv_heads": 6, "model.hidden_size": 96},
+        "parallel.model_parallel",
+        ["self_attn.rotate", "(Mul)", "num_heads 6 is cut over model_parallel 4", "6 % 4 = 2"],
+        "shape value 6 at dim index 2",
+    ),
+    ("key_heads", {**WIDE, "model.num_kv_heads": 2}, "parallel.model_parallel", ["num_kv_heads 2", "2 % 4 = 2"],
+     "shape value 2"),
+    ("feed_forward", {**WIDE, "model.ffn_size": 130}, "parallel.model_parallel",
+     ["layers.mlp.gate_proj.matmul (MatMul)", "ffn_size 130", "130 % 4 = 2"], "shape value 130"),
+    ("vocabulary", {**WIDE, "model.vocab_size": 322, "model.vocab_multiple": 1}, "parallel.model_parallel",
+     ["cross_entropy", "the vocabulary's 322 rows", "322 % 4 = 2"], "shape value 322"),
+    ("sequence_over_context",
+     {"parallel.model_parallel": 1, "parallel.context_parallel": 2, "train.seq_length": 31},
+     "parallel.context_parallel", ["seq_length 31", "31 % 2 = 1"], "shape value 31"),
+    ("tokens_over_sequence",
+     {"parallel.sequence_parallel": True, "train.seq_length": 31, "train.micro_batch_size": 1},
+     "parallel.model_parallel",
+     ["data_parallel 2 x micro_batch_size 1 x seq_length 31 is cut over data_parallel 2 x model_parallel 2",
+      "62 % 4 = 2"],
+     "shape value 62"),
+    ("ulysses_heads",
+     {"parallel.pipeline_stages": 1, "parallel.context_parallel": 4, "parallel.context_parallel_algo": "ulysses"},
+     "parallel.context_parallel", ["Transpose", "num_heads 4 / model_parallel 2 = 2", "2 % 4 = 2"],
+     "the slice number is 4"),
+    ("one_micro_batch", {"train.global_batch_size": 4}, "parallel.micro_batch_num",
+     ["at least 2 micro-batches", "has 1"], "batch data must be split"),
+    ("few_micro_batches", {"train.global_batch_size": 4}, "parallel.micro_batch_num",
+     ["at least 2 micro-batches"], "greater than or equal to stage_num"),
+    ("odd_micro_batches", {}, "parallel.micro_batch_num", ["16 rows", "16 % 3 = 1"], "must be divided by micro size"),
+    ("device_number",
+     {"parallel.pipeline_stages": 1, "parallel.data_parallel": 3, "train.global_batch_size": 12},
+     "parallel.data_parallel", ["data_parallel 3 x model_parallel 2: 6 devices", "multiple of 8"], "device_num: 6"),
+    ("three_stages", {}, "parallel.pipeline_stages", ["8 % 3 = 2"], "split_stage_num : 3"),
+    ("stage_without_layers", {"parallel.pipeline_stages": 4, "model.num_layers": 3, "train.global_batch_size": 16},
+     "parallel.pipeline_stages", ["4 stages, but only 3", "has 3 layers"], "stage used: 3"),
+    ("no_stages", {}, "parallel.stage_layers", ["2 stages, but only 0", "model's code"], "stage used: 0"),
+    ("stages_back", {}, "parallel.stage_layers", ["stage 1 feeds one on stage 0"], "PreNode's stage:1"),
+    ("no_accumulation", {}, "parallel.pipeline_stages", ["accumulates gradients"], "pointer[grad_accu] is null"),
+    ("interleave", {"parallel.virtual_stages": 2}, "parallel.virtual_stages", ["lazy_inline"], "enable lazy_inline"),
+    ("shard_level", {**WIDE, "parallel.optimizer_shard": "level3"}, "parallel.optimizer_shard", ["level2 and level3"],
+     "optimizer level 2/3"),
+    ("shard_size",
+     {"parallel.pipeline_stages": 1, "parallel.data_parallel": 8, "parallel.model_parallel": 1,
+      "train.global_batch_size": 32, "parallel.optimizer_shard": True, "parallel.optimizer_shard_size": 32},
+     "parallel.optimizer_shard_size", ["over 32 of 16 devices"], "should not exceed the device num 16"),
+    ("recursive_power_of_two",
+     {"parallel.mode": "auto_parallel", "parallel.pipeline_stages": 1, "parallel.data_parallel": 6,
+      "parallel.model_parallel": 4, "train.global_batch_size": 24, "parallel.search_mode": "recursive_programming"},
+     "parallel.search_mode", ["power of two of devices, not 24"], "power of 2"),
+    ("recursive_plain", {**SEARCH, "model.attention": "plain"}, "model.attention",
+     ["weigh (Mul)", "[128] and [16]", "the search"], "need to broadcast"),
+    ("propagation_batch", {**SEARCH, "parallel.search_mode": "sharding_propagation"}, "parallel.search_mode",
+     ["data_parallel 2", "8 devices"], "No available strategy"),
+    ("search_cholesky", SEARCH, "parallel.mode", ["Cholesky", "does not cut"], "can not be split"),
+    ("cholesky", WIDE, "parallel.mode", ["Cholesky", "does not cut"], "can not be split"),
+    ("softmax", WIDE, "parallel.mode", ["Softmax", "does not cut"], "axis dimension(4) is not 1"),
+    ("strategy_file_text", {**WIDE, "parallel.strategy_load_file": "my.json"}, "parallel.strategy_load_file",
+     ["holds no strategies"], "parse error at line 1"),
+    ("strategy_file_absent", {**WIDE, "parallel.strategy_load_file": "my.json"}, "parallel.strategy_load_file",
+     ["does not exist"], "CheckPoint file is not found"),
+    ("strategy_file_empty", {**WIDE, "parallel.strategy_load_file": "my.ckpt"}, "parallel.strategy_load_file",
+     ["holds no strategies"], "Load strategy checkpoint failed"),
+    ("too_many_pieces", WIDE, "parallel.mode", ["((4, 2), (4, 2)): 32 pieces", "8 devices"], "requires 32 devices"),
+    ("three_pieces", WIDE, "parallel.mode", ["into 3 pieces"], "must be the power of 2, but get 3"),
+    ("short_strategy", WIDE, "parallel.mode", ["one entry an input"], "strategy size: 1"),
+    ("strategy_dims", WIDE, "parallel.mode", ["one number a dim"], "strategy len: 3"),
+    ("inner_dims", WIDE, "parallel.mode", ["multiplied with each other"], "Invalid strategy for mat_a"),
+    ("data_set_count", {}, "parallel.data_parallel", ["one entry for each input"], "strategy size: 2"),
+    ("data_set_dims", {}, "parallel.data_parallel", ["one entry for each input"], "dataset_strategy[0]'s size 1"),
+    ("data_set_pieces", {}, "parallel.data_parallel", ["16 pieces"], "requires 16 devices"),
+    ("types", {}, "train.dtype", ["Tensor[Float32] and Tensor[Float16]"], "should be same as 'x1'"),
+    ("no_loss", {}, "parallel.mode", ["return the loss"], "Can not find the loss cnode"),
+    ("launched", {}, "parallel.data_parallel", ["for 8"], "device_num 7"),
+]  # fmt: skip
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(("name", "changes", "key", "told", "evidence"), CASES, ids=[case[0] for case in CASES])
+def test_a_refusal_names_line_rule_and_a_value_that_works(tmp_path, monkeypatch, name, changes, key, told, evidence):
+    path, lines = write(tmp_path, changes)
+    loaded: list[Recipe] = []
+    # Recipes that rules would refuse before the engine does: here only the words count.
+    monkeypatch.setattr(load, "find_problems", lambda recipe: loaded.append(recipe) or [])
+    error = translated(tmp_path, name, path)
+    assert isinstance(error, RecipeError), str(error)
+    (problem,) = error.problems
+    assert (problem.key, problem.file) == (key, str(path))
+    section_line = loaded[0].lines[key.partition(".")[0]]
+    assert problem.line == lines.get(key, section_line)
+    explanation, _, said = problem.message.partition("\n  MindSpore, rank 0: ")
+    assert [word for word in told if word not in explanation] == []
+    assert evidence in said
+    assert "C++" not in said and "\n" not in said
+    assert_suggestion_works(loaded[0], problem)
+
+
+def assert_suggestion_works(recipe: Recipe, problem: Problem) -> None:
+    if problem.suggestion:
+        changes, refused, problems = read_overrides(problem.suggestion.split())
+        assert not refused and not problems
+        assert find_problems(with_values(recipe, changes)) == []
+
+
+SUGGESTED = {
+    "heads", "key_heads", "feed_forward", "vocabulary", "sequence_over_context", "tokens_over_sequence", "ulysses_heads", "one_micro_batch", "device_number",
+    "stage_without_layers", "shard_level", "shard_size", "recursive_power_of_two", "recursive_plain",
+    "propagation_batch", "interleave", "strategy_file_text", "strategy_file_absent",
+}  # fmt: skip
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("case", [case for case in CASES if case[0] in SUGGESTED], ids=lambda case: case[0])
+def test_what_a_change_can_mend_has_a_suggestion(tmp_path, monkeypatch, case):
+    path, _ = write(tmp_path, case[1])
+    monkeypatch.setattr(load, "find_problems", lambda recipe: [])
+    error = translated(tmp_path, case[0], path)
+    assert isinstance(error, RecipeError) and error.problems[0].suggestion
+
+
+@pytest.mark.pure
+def test_every_entry_of_the_table_has_a_recorded_refusal():
+    words = [read_refusal(said["kind"], said["text"], said["log"]).words for said in RECORDED.values()]
+    for table in SPEAKERS.values():
+        for pattern, _ in table:
+            assert any(pattern.search(sentence) for said in words for sentence in said), pattern.pattern
+
+
+MINDFORMERS = """
+run_mode: train
+use_legacy: False
+use_parallel: True
+parallel:
+  parallel_mode: 1
+parallel_config:
+  data_parallel: 2
+  model_parallel: 8
+  pipeline_stage: 2
+  micro_batch_num: 4
+runner_config:
+  batch_size: 1
+model:
+  model_config:
+    model_type: qwen3
+    num_hidden_layers: 5
+    num_attention_heads: 4
+    num_key_value_heads: 4
+    head_dim: 16
+    intermediate_size: 130
+    vocab_size: 514
+    seq_length: 32
+    offset: 0
+"""
+MINDFORMERS_CASES = [
+    ("mf_heads", "parallel_config.model_parallel", ["4 % 8 = 4", "Set parallel_config.model_parallel to 4"]),
+    ("mf_key_heads", "parallel_config.model_parallel", ["num_key_value_heads 4 is cut over model_parallel 8", "4 % 8 = 4"]),
+    ("mf_feed_forward", "parallel_config.model_parallel", ["intermediate_size 130", "130 % 4 = 2"]),
+    ("mf_vocabulary", "parallel_config.model_parallel", ["514 rows", "514 % 4 = 2"]),
+    ("mf_offset_sum", "model.model_config.offset", ["5 layers over 2 groups are 2 each and 1 more",
+                                                   "Set model.model_config.offset to [1, 0]"]),
+    ("mf_offset_length", "model.model_config.offset", ["each of the 2 stages"]),
+    ("mf_degrees", "parallel_config.data_parallel", ["for 8"]),
+    ("device_number", "parallel_config.data_parallel", ["data_parallel 2 x model_parallel 8 x pipeline_stage 2"]),
+    ("shard_level", "parallel.parallel_optimizer_config.optimizer_level", ["level1", "lazy_inline"]),
+]  # fmt: skip
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(("name", "key", "told"), MINDFORMERS_CASES, ids=[case[0] for case in MINDFORMERS_CASES])
+def test_a_mindformers_file_is_told_its_own_keys(tmp_path, name, key, told):
+    text = MINDFORMERS
+    if name in ("mf_feed_forward", "mf_vocabulary"):
+        text = text.replace("model_parallel: 8", "model_parallel: 4")
+    path = tmp_path / "qwen.yaml"
+    path.write_text(text, encoding="utf-8")
+    error = translated(tmp_path, name, path, kind="mindformers")
+    assert isinstance(error, RecipeError), str(error)
+    (problem,) = error.problems
+    assert problem.key == key
+    last = key.rpartition(".")[2]
+    stated = [number for number, line in enumerate(text.splitlines(), 1) if line.strip().startswith(f"{last}:")]
+    if stated:
+        assert problem.line == stated[0]
+    assert [word for word in told if word not in problem.message] == []
+    assert "parallel.model_parallel" not in problem.message
+    speaker = "MindFormers" if name.startswith("mf_") else "MindSpore"
+    assert f"\n  {speaker}, rank 0: " in problem.message
+
+
+@pytest.mark.pure
+def test_words_that_no_entry_knows_are_shown_with_place_and_whole_text(tmp_path):
+    path, _ = write(tmp_path, {})
+    place = tmp_path / "rank_3"
+    place.mkdir()
+    (place / "log.txt").write_text(RECORDED["types"]["log"].replace("should be same", "is nothing like"))
+    text = RECORDED["types"]["text"].replace("should be same", "is nothing like")
+    request = Request(source=str(path), overrides=[], world_size=8, rank=3, folder=str(place))
+    error = engine_error(request, "TypeError", text)
+    told = str(error)
+    assert not isinstance(error, RecipeError) and error.exit_code == 2
+    assert told.startswith(str(path)) and "rank 3" in told and "no explanation" in told
+    assert "TypeError: For 'MatMul', the type of 'x2' is nothing like" in told and "(MatMul)" in told
+    whole = Path(told.rpartition("The whole text is in ")[2])
+    try:
+        assert text in whole.read_text(encoding="utf-8") and "ANALYZER" in whole.read_text(encoding="utf-8")
+    finally:
+        whole.unlink()
+
+
+@pytest.mark.pure
+def test_the_place_is_read_from_both_of_mindspores_lists():
+    assert network_place(RECORDED["feed_forward"]["text"]) == "layers.mlp.gate_proj.matmul"
+    assert network_place(RECORDED["recursive_plain"]["text"]).endswith("weigh")
+    assert network_place("no list of lines") == ""
+
+
+@pytest.mark.pure
+def test_complaints_about_missing_ascend_software_are_no_reasons():
+    log = "[ERROR] ME(1:2,MainProcess):2026-11-29-20:49:49.191.000 [mindspore/a.py:350] CheckFailed: No module 'te'\n"
+    assert read_refusal("RuntimeError", "Parallel init failed", log + RECORDED["device_number"]["log"]).reasons[0] == (
+        "The context configuration parameter device_num' must be divisible by 8, or equal to 1, 2 or 4, but got the "
+        "value of device_num: 6"
+    )
+
+
+@pytest.mark.pure
+def test_sizes_are_named_as_the_file_names_them(tmp_path):
+    path, _ = write(tmp_path, {"model.head_dim": 20})
+    terms = job_terms.recipe_terms(load.load_recipe(path))
+    both = [("num_heads", "num_heads 4 x head_dim 20"), ("num_kv_heads", "num_kv_heads 4 x head_dim 20")]
+    assert terms.names_of(80) == both
+    assert terms.names_of(128)[0] == ("ffn_size", "ffn_size 128")
+    assert terms.names_of(7777) == []
