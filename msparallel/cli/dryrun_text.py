@@ -205,10 +205,16 @@ def _peak(job: DryRun, width: int) -> list[str]:
     if largest is None or not largest.peak.tensors:
         return []
     rows = [
-        (f"{count} x", tensor.op, tensor.type.dtype, shape_text(tensor.type.shape), bytes_text(tensor.type.bytes),
-         tensor.scope)
-        for tensor, count in peak_kinds(largest.peak)
-    ]  # fmt: skip
+        (
+            f"{kind.count} x",
+            kind.tensor.op,
+            kind.tensor.type.dtype,
+            shape_text(kind.tensor.type.shape),
+            bytes_text(kind.bytes),
+            kind.cell,
+        )
+        for kind in peak_kinds(largest.peak)
+    ]
     told = f"Largest tensors at the peak of rank {largest.rank} ({bytes_text(largest.peak.bytes)} live)"
     return [told, *_table(rows, width, right={0, 4})]
 

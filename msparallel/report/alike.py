@@ -193,13 +193,40 @@ def strategy_words(cut: OperatorCut) -> str:
     return f"each input {parts[0]}" if len(parts) > 1 and len(set(parts)) == 1 else cut.words
 
 
-def peak_kinds(peak: Peak) -> list[tuple[LiveTensor, int]]:
-    """The largest tensors at the peak, alike ones counted together, in the order of what they take."""
-    counts: dict[tuple[object, ...], tuple[LiveTensor, int]] = {}
+@dataclass(frozen=True, kw_only=True)
+class PeakKind:
+    """Tensors at the peak that differ in their layer only; `cell` has all layers, and is told from the model down."""
+
+    tensor: LiveTensor
+    cell: str
+    count: int
+
+    @property
+    def bytes(self) -> int:
+        return self.tensor.type.bytes * self.count
+
+
+def peak_kinds(peak: Peak) -> list[PeakKind]:
+    """The largest tensors at the peak by kind, in the order of what a kind takes."""
+    found: dict[tuple[object, ...], list[LiveTensor]] = {}
     for tensor in peak.tensors:
-        key = (tensor.op, tensor.scope, tensor.type.dtype, tuple(tensor.type.shape))
-        counts[key] = (tensor, counts.get(key, (tensor, 0))[1] + 1)
-    return sorted(counts.values(), key=lambda item: -item[0].type.bytes * item[1])
+        pattern = _LAYER.sub("*", tensor.scope, count=1)
+        found.setdefault((tensor.op, pattern, tensor.type.dtype, tuple(tensor.type.shape)), []).append(tensor)
+    kinds = [
+        PeakKind(tensor=same[0], cell=_below_model(_told_once([t.scope for t in same])), count=len(same))
+        for same in found.values()
+    ]
+    return sorted(kinds, key=lambda kind: -kind.bytes)
+
+
+def _below_model(cell: str) -> str:
+    """A path of cells without what stands above the model.
+
+    >>> _below_model("gradient of network.network.transformer.model.layers.3.mlp")
+    'gradient of model.layers.3.mlp'
+    """
+    mark = "gradient of " if cell.startswith("gradient of ") else ""
+    return mark + re.sub(r"^(network\.)*(transformer\.)?", "", cell.removeprefix(mark))
 
 
 def ranks_text(use: CollectiveUse) -> str:

@@ -326,7 +326,7 @@ function drawPeak(place) {
     { head: "tensors", number: true, text: (row) => `${row.count} x`, key: (row) => row.count },
     { head: "made by", class: "after", text: (row) => row.op },
     { head: "shape", text: (row) => `${row.dtype} ${row.shape}` },
-    { head: "cell", class: "code", text: (row) => row.scope },
+    { head: "cell", class: "code", text: (row) => row.cell },
     { head: "together", number: true, text: (row) => {
       const share = make("i", { class: "share" });
       share.style.width = `${Math.max(0.5, (row.bytes / most) * 100)}px`;

@@ -207,15 +207,15 @@ def _peaks(job: DryRun) -> list[dict[str, Any]]:
             "total_text": bytes_text(report.peak.bytes),
             "tensors": [
                 {
-                    "count": count,
-                    "op": tensor.op,
-                    "scope": printable(tensor.scope),
-                    "dtype": tensor.type.dtype,
-                    "shape": shape_text(tensor.type.shape),
-                    "bytes": tensor.type.bytes * count,
-                    "bytes_text": bytes_text(tensor.type.bytes * count),
+                    "count": kind.count,
+                    "op": kind.tensor.op,
+                    "cell": printable(kind.cell),
+                    "dtype": kind.tensor.type.dtype,
+                    "shape": shape_text(kind.tensor.type.shape),
+                    "bytes": kind.bytes,
+                    "bytes_text": bytes_text(kind.bytes),
                 }
-                for tensor, count in peak_kinds(report.peak)
+                for kind in peak_kinds(report.peak)
             ],
         }
         for stage, report in sorted(worst.items())

@@ -83,11 +83,18 @@ def test_operators_of_a_cell():
     ]
 
 
-def test_tensors_of_the_peak_are_counted():
-    assert [(tensor.op, count) for tensor, count in peak_kinds(small_job().ranks[0].peak)] == [
-        ("MatMul", 2),
-        ("Exp", 1),
+def test_tensors_of_the_peak_are_counted_over_layers():
+    kinds = peak_kinds(small_job().ranks[0].peak)
+    assert [(kind.tensor.op, kind.cell, kind.count) for kind in kinds] == [
+        ("MatMul", "layers.0.up_proj", 2),
+        ("Exp", "head", 1),
     ]
+    peak = small_job().ranks[0].peak
+    scopes = [f"gradient of network.network.transformer.model.layers.{layer}.mlp" for layer in (0, 1, 2, 5)]
+    tensors = tuple(replace(peak.tensors[0], scope=scope) for scope in scopes)
+    (kind,) = peak_kinds(replace(peak, tensors=tensors))
+    assert (kind.cell, kind.count) == ("gradient of model.layers.0-2, 5.mlp", 4)
+    assert kind.bytes == 4 * 512 * 1024 * 4
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_hostile_names_are_inert():
     text = page_html(page_data(job))
     found = Page(text)
     assert [tag for tag, _ in found.tags].count("script") == 2 and "img" not in [tag for tag, _ in found.tags]
-    assert found.document["peaks"][0]["tensors"][0]["scope"] == HOSTILE.replace("\x1b", "\\x1b")
+    assert found.document["peaks"][0]["tensors"][0]["cell"] == HOSTILE.replace("\x1b", "\\x1b")
     assert "\x1b" not in text and "<!--" not in text and "alert(1)</script>" not in text
 
 

@@ -115,6 +115,16 @@ def test_hostile_names_are_text(browser, tmp_path):
     assert HOSTILE.partition(" \u2028")[0] in browser.run("return document.querySelector('h1').textContent")
 
 
+def test_a_request_and_an_error_would_be_seen(tmp_path):
+    """What the other tests find absent is found where it is there."""
+    path = tmp_path / "loads.html"
+    path.write_text("<img src='http://127.0.0.1:9/x.png'><script>undefined.x</script>", encoding="utf-8")
+    with Browser(tmp_path) as running:
+        running.open(path.as_uri())
+        assert "http://127.0.0.1:9/x.png" in running.requests()
+        assert any("TypeError" in line for line in running.console())
+
+
 @pytest.mark.parametrize("width", [400, 1600])
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_fits_narrow_and_wide_light_and_dark(tmp_path, page, width, dark):
