@@ -201,7 +201,7 @@ def search_found_nothing(found: re.Match[str], refusal: Refusal, terms: Terms) -
     )
 
 
-def searched_cut_does_not_fit(found: re.Match[str], refusal: Refusal, terms: Terms) -> Explanation:
+def shapes_that_do_not_fit(found: re.Match[str], refusal: Refusal, terms: Terms) -> Explanation:
     """Two tensors that meet have shapes that fit: after a search they may have been cut differently."""
     where = f"{refusal.where or 'An operator'} gets the shapes {found['first']} and {found['second']}"
     if _searches(terms):

@@ -17,6 +17,7 @@ from typing import Any
 from msparallel.compile.request import Request
 from msparallel.errors import Problem
 from msparallel.interop.mindformers import MindFormersConfig, read_mindformers
+from msparallel.interop.model_names import load_model_config
 from msparallel.mesh import AXES
 from msparallel.recipe import derive
 from msparallel.recipe.load import load_recipe
@@ -65,13 +66,11 @@ _MOST_TRIES = 200
 @dataclass(frozen=True, kw_only=True)
 class Terms:
     """Attributes:
-    path: file that the user named.
     sizes: name -> number of the network or batch, as far as the file says.
     degrees: axis -> degree.
     recipe, config: what the file was read as; one of the two is None.
     """
 
-    path: str
     sizes: Mapping[str, int]
     degrees: Mapping[str, int]
     recipe: Recipe | None = None
@@ -168,7 +167,8 @@ class Terms:
 def read_terms(request: Request) -> Terms:
     """The names of a request's job. Raises RecipeError where its file cannot be read any more."""
     if request.kind == "mindformers":
-        return mindformers_terms(read_mindformers(request.source))
+        given = load_model_config(request.model_config) if request.model_config else None
+        return mindformers_terms(read_mindformers(request.source, given))
     return recipe_terms(load_recipe(request.source, request.overrides))
 
 
@@ -185,12 +185,14 @@ def recipe_terms(recipe: Recipe) -> Terms:
     if batch is not None:
         sizes |= {"micro_batch_size": batch[1], "micro_batch_num": batch[2]}
     degrees = {axis: getattr(grid, axis) for axis in AXES} | {"ep": recipe.parallel.expert_parallel}
-    return Terms(path=recipe.path, sizes=sizes, degrees=degrees, recipe=recipe)
+    return Terms(sizes=sizes, degrees=degrees, recipe=recipe)
 
 
 def mindformers_terms(config: MindFormersConfig) -> Terms:
     """Terms of a MindFormers YAML, with the sizes that it or its Hugging Face config states."""
-    stated = {name: config.model.get(keys[1].rpartition(".")[2]) for name, keys in KEYS.items()}
+    section = "model.model_config."
+    own = {name: keys[1].removeprefix(section) for name, keys in KEYS.items() if keys[1].startswith(section)}
+    stated = {name: config.model.get(key) for name, key in own.items()}
     sizes = {name: value for name, value in stated.items() if type(value) is int and value}
     if "vocab_size" in sizes:
         sizes["vocab_rows"] = sizes["vocab_size"]
@@ -200,4 +202,4 @@ def mindformers_terms(config: MindFormersConfig) -> Terms:
         "pp": config.pipeline_stages, "dp": config.data_parallel, "cp": config.context_parallel,
         "tp": config.model_parallel, "ep": config.expert_parallel,
     }  # fmt: skip
-    return Terms(path=config.path, sizes=sizes, degrees=degrees, config=config)
+    return Terms(sizes=sizes, degrees=degrees, config=config)

@@ -97,7 +97,9 @@ TABLE: tuple[Entry, ...] = (
     _entry(r"No available strategy for: (?P<operator>[A-Za-z]+)", explain.search_found_nothing),
     _entry(r"Auto-parallel strategy search failed", explain.search_found_nothing),
     _entry(r"need to broadcast\..*got input1.shape = (?P<first>\[.*?\]) and input2.shape = (?P<second>\[.*?\])",
-           explain.searched_cut_does_not_fit),
+           explain.shapes_that_do_not_fit),
+    _entry(r"input dimensions must be equal, but got (?P<first>'x1_col': \d+) and (?P<second>'x2_row': \d+)",
+           explain.shapes_that_do_not_fit),
     _entry(r"the type of 'x2' should be same as 'x1', but got 'x1' with type (?P<first>\S+) and 'x2' with type "
            r"(?P<second>[^.\s]+)", explain.mixed_types),
     _entry(r"Stage num is (?P<stages>\d+) (?:which )?is not equal to stage used: (?P<used>\d+)",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from tiny_recipe import arguments, environment
 
 from msparallel.compile import terms as job_terms
 from msparallel.compile.refusal import network_place, read_refusal
@@ -18,7 +20,6 @@ from msparallel.recipe import load
 from msparallel.recipe.override import read_overrides, with_values
 from msparallel.recipe.recipe import Recipe
 from msparallel.recipe.rules import find_problems
-from tiny_recipe import environment, arguments
 
 RECORDED = json.loads((Path(__file__).parent / "refusals.json").read_text(encoding="utf-8"))
 """name -> {kind, text, log} of one refusal each, as MindSpore 2.9 and MindFormers 1.9 gave them; stacks shortened."""
@@ -141,6 +142,8 @@ CASES = [  # recorded refusal, the recipe it came from, key, words of the explan
     ("data_set_dims", {}, "parallel.data_parallel", ["one entry for each input"], "dataset_strategy[0]'s size 1"),
     ("data_set_pieces", {}, "parallel.data_parallel", ["16 pieces"], "requires 16 devices"),
     ("types", {}, "train.dtype", ["Tensor[Float32] and Tensor[Float16]"], "should be same as 'x1'"),
+    ("columns", {}, "parallel.mode", ["matmul (MatMul)", "'x1_col': 17 and 'x2_row': 16", "contradict"],
+     "input dimensions must be equal"),
     ("no_loss", {}, "parallel.mode", ["return the loss"], "Can not find the loss cnode"),
     ("launched", {}, "parallel.data_parallel", ["for 8"], "device_num 7"),
 ]  # fmt: skip
@@ -174,7 +177,8 @@ def assert_suggestion_works(recipe: Recipe, problem: Problem) -> None:
 
 
 SUGGESTED = {
-    "heads", "key_heads", "feed_forward", "vocabulary", "sequence_over_context", "tokens_over_sequence", "ulysses_heads", "one_micro_batch", "device_number",
+    "heads", "key_heads", "feed_forward", "vocabulary", "sequence_over_context", "tokens_over_sequence",
+    "ulysses_heads", "one_micro_batch", "device_number",
     "stage_without_layers", "shard_level", "shard_size", "recursive_power_of_two", "recursive_plain",
     "propagation_batch", "interleave", "strategy_file_text", "strategy_file_absent",
 }  # fmt: skip
@@ -224,12 +228,14 @@ model:
 """
 MINDFORMERS_CASES = [
     ("mf_heads", "parallel_config.model_parallel", ["4 % 8 = 4", "Set parallel_config.model_parallel to 4"]),
-    ("mf_key_heads", "parallel_config.model_parallel", ["num_key_value_heads 4 is cut over model_parallel 8", "4 % 8 = 4"]),
+    ("mf_key_heads", "parallel_config.model_parallel", ["num_key_value_heads 4 is cut over model_parallel 8"]),
     ("mf_feed_forward", "parallel_config.model_parallel", ["intermediate_size 130", "130 % 4 = 2"]),
     ("mf_vocabulary", "parallel_config.model_parallel", ["514 rows", "514 % 4 = 2"]),
     ("mf_offset_sum", "model.model_config.offset", ["5 layers over 2 groups are 2 each and 1 more",
                                                    "Set model.model_config.offset to [1, 0]"]),
     ("mf_offset_length", "model.model_config.offset", ["each of the 2 stages"]),
+    ("mf_micro_batches", "parallel_config.micro_batch_num", ["2 stages needs at least 2 micro-batches"]),
+    ("mf_device_number", "parallel_config.data_parallel", ["multiple of 8"]),
     ("mf_degrees", "parallel_config.data_parallel", ["for 8"]),
     ("device_number", "parallel_config.data_parallel", ["data_parallel 2 x model_parallel 8 x pipeline_stage 2"]),
     ("shard_level", "parallel.parallel_optimizer_config.optimizer_level", ["level1", "lazy_inline"]),
@@ -254,7 +260,8 @@ def test_a_mindformers_file_is_told_its_own_keys(tmp_path, name, key, told):
         assert problem.line == stated[0]
     assert [word for word in told if word not in problem.message] == []
     assert "parallel.model_parallel" not in problem.message
-    speaker = "MindFormers" if name.startswith("mf_") else "MindSpore"
+    own = ("mf_heads", "mf_key_heads", "mf_feed_forward", "mf_vocabulary", "mf_degrees")
+    speaker = "MindFormers" if name in own or "offset" in name else "MindSpore"
     assert f"\n  {speaker}, rank 0: " in problem.message
 
 
@@ -302,3 +309,80 @@ def test_sizes_are_named_as_the_file_names_them(tmp_path):
     assert terms.names_of(80) == both
     assert terms.names_of(128)[0] == ("ffn_size", "ffn_size 128")
     assert terms.names_of(7777) == []
+
+
+# A recipe passes the rules before the engine sees it. To hear the engine on what a rule would have caught, that rule is
+# taken away in every process of the run; the others stay, and judge the suggestion.
+WITHOUT_RULES = """
+import os
+from msparallel.recipe import rules
+
+left_out = os.environ["LEFT_OUT_RULES"].split(",")
+rules.RULES = tuple(rule for rule in rules.RULES if rule.__name__ not in left_out)
+"""
+PROVOKED = [  # changes of BASE, rules left out, key, words of the explanation, words of MindSpore
+    ({**WIDE, "model.num_kv_heads": 2}, "kv_heads_over_model_parallel", "parallel.model_parallel",
+     "num_kv_heads 2 is cut over model_parallel 4, and 2 % 4 = 2", "cannot be divisible by strategy value 4"),
+    ({"parallel.pipeline_stages": 1, "parallel.data_parallel": 3, "train.global_batch_size": 12},
+     "device_number_suits_mindspore", "parallel.data_parallel", "6 devices", "device_num: 6"),
+    ({**WIDE, "parallel.optimizer_shard": "level3"}, "shard_level_with_accumulation", "parallel.optimizer_shard",
+     "share one graph", "only support with lazy_inline"),
+    ({**WIDE, "parallel.strategy_load_file": "strategies.json"}, "", "parallel.strategy_load_file",
+     "holds no strategies", "parse error at line 1"),
+]  # fmt: skip
+PROVOKED_SLOWLY = [
+    ({**WIDE, "model.ffn_size": 130}, "ffn_over_model_parallel", "parallel.model_parallel",
+     "ffn_size 130 is cut over model_parallel 4", "shape value 130"),
+    ({**WIDE, "model.vocab_size": 322, "model.vocab_multiple": 1}, "vocab_over_model_parallel",
+     "parallel.model_parallel", "the vocabulary's 322 rows is cut", "shape value 322"),
+    ({"parallel.model_parallel": 1, "parallel.context_parallel": 2, "train.seq_length": 31},
+     "sequence_over_context_parallel", "parallel.context_parallel", "31 % 2 = 1", "shape value 31"),
+    ({"parallel.sequence_parallel": True, "train.seq_length": 31, "train.micro_batch_size": 1},
+     "tokens_over_sequence_parallel", "parallel.model_parallel", "62 % 4 = 2", "shape value 62"),
+    ({"train.global_batch_size": 4}, "micro_batches_fill_pipeline", "parallel.micro_batch_num",
+     "at least 2 micro-batches", "must be split into micro batch"),
+    ({"parallel.pipeline_stages": 1, "parallel.data_parallel": 4, "parallel.model_parallel": 2,
+      "train.global_batch_size": 16, "parallel.optimizer_shard": True, "parallel.optimizer_shard_size": 16},
+     "shard_size_within_data_parallel", "parallel.optimizer_shard_size", "over 16 of 8", "should not exceed"),
+    ({"parallel.mode": "auto_parallel", "parallel.pipeline_stages": 1, "parallel.data_parallel": 6,
+      "parallel.model_parallel": 4, "train.global_batch_size": 24, "cluster.nodes": 3,
+      "parallel.search_mode": "recursive_programming"},
+     "search_needs_power_of_two", "parallel.search_mode", "not 24", "power of 2"),
+    ({**SEARCH, "model.attention": "plain"}, "search_needs_flash", "model.attention", "do not fit",
+     "need to broadcast"),
+    ({**WIDE, "parallel.strategy_load_file": "absent.json"}, "", "parallel.strategy_load_file", "does not exist",
+     "CheckPoint file is not found"),
+]  # fmt: skip
+
+
+def provoke(folder: Path, changes: dict[str, object], left_out: str, key: str, told: str, evidence: str) -> None:
+    """Compile for real; the engine must refuse, and its words come with the line of the key."""
+    (folder / "strategies.json").write_text("no JSON", encoding="utf-8")
+    files = {key: str(folder / str(changes[key])) for key in changes if key == "parallel.strategy_load_file"}
+    path, lines = write(folder, {**changes, **files})
+    (folder / "sitecustomize.py").write_text(WITHOUT_RULES, encoding="utf-8")
+    variables = environment()
+    done = subprocess.run(
+        arguments("dryrun", path, "--rank", 0),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**variables, "LEFT_OUT_RULES": left_out, "PYTHONPATH": f"{folder}{os.pathsep}{variables['PYTHONPATH']}"},
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr and "C++" not in done.stderr
+    assert f"{path}:{lines.get(key, lines['parallel.mode'] - 1)}  {key}" in done.stderr
+    assert told in done.stderr and evidence in done.stderr and "MindSpore, rank 0: " in done.stderr
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("case", PROVOKED, ids=lambda case: case[2])
+def test_the_engine_refuses_and_is_understood(tmp_path, case):
+    provoke(tmp_path, *case)
+
+
+@pytest.mark.cpu
+@pytest.mark.slow
+@pytest.mark.parametrize("case", PROVOKED_SLOWLY, ids=lambda case: f"{case[2]}-{case[1]}")
+def test_the_engine_refuses_more_and_is_understood(tmp_path, case):
+    provoke(tmp_path, *case)
