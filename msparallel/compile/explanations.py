@@ -51,6 +51,7 @@ _CUTS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "micro_batch_size": (("dp",),),
 }
 _RESIZABLE = ("ffn_size", "expert_ffn_size", "seq_length", "num_experts")
+_WITHOUT_SEARCH: Mapping[str, Any] = {"mode": "semi_auto_parallel", "search_mode": None}
 _POWERS = [1 << power for power in range(13)]
 _ANY_AXES = (("tp",), ("dp",), ("cp",), ("ep",), ("cp", "tp"), ("dp", "cp"), ("dp", "cp", "tp"))
 
@@ -140,7 +141,6 @@ def whole_dimension(found: re.Match[str], refusal: Refusal, terms: Terms) -> Exp
         name="mode",
         message=f"{refusal.where or 'An operator'} works along a dim that MindSpore does not cut, but the strategy "
         "cuts it. The model's code must give this operator a strategy of 1 there.",
-        tries=[{"search_mode": "sharding_propagation"}] if _searches(terms) else (),
     )
 
 
@@ -186,35 +186,30 @@ def search_without_power_of_two(found: re.Match[str], refusal: Refusal, terms: T
 
 def search_found_nothing(found: re.Match[str], refusal: Refusal, terms: Terms) -> Explanation:
     """The search has no strategy for an operator."""
-    operator = re.sub(r"Info$", "", found["operator"]) if "operator" in found.re.groupindex else refusal.where
-    if operator == "VirtualDataset":
+    if refusal.operator == "VirtualDataset":
         message = (
             f"sharding_propagation has no strategy for the batch, which is cut over {terms.word('dp')} of the "
-            f"stage's {terms.devices // terms.degrees['pp']} devices: it cannot repeat it over {terms.word('tp')}."
+            f"stage's {terms.devices // terms.degrees['pp']} devices: it does not repeat it over the others."
         )
+        tries: Tries = [{"search_mode": "recursive_programming"}, _WITHOUT_SEARCH]
     else:
-        message = f"MindSpore's search has no strategy for {operator or 'an operator of the network'}."
-    return Explanation(
-        name="search_mode" if terms.recipe and terms.recipe.parallel.search_mode else "mode",
-        message=message,
-        tries=[{"search_mode": "recursive_programming"}, {"mode": "semi_auto_parallel", "search_mode": None}],
-    )
+        message = f"MindSpore's search has no strategy for {refusal.where or 'an operator of the network'}."
+        tries = [_WITHOUT_SEARCH]
+    return Explanation(name=_search_key(terms), message=message, tries=tries)
 
 
 def shapes_that_do_not_fit(found: re.Match[str], refusal: Refusal, terms: Terms) -> Explanation:
     """Two tensors that meet have shapes that fit: after a search they may have been cut differently."""
     where = f"{refusal.where or 'An operator'} gets the shapes {found['first']} and {found['second']}"
-    if _searches(terms):
+    if not _searches(terms):
         return Explanation(
-            name="attention" if terms.recipe and terms.recipe.stated("model.attention") else "mode",
-            message=f"{where}, which do not fit: the search cut one of them and not the other.",
-            tries=[{"attention": "auto"}, {"search_mode": "sharding_propagation"},
-                   {"mode": "semi_auto_parallel", "search_mode": None}],
-        )  # fmt: skip
-    return Explanation(
-        name="mode",
-        message=f"{where}, which do not fit. Sizes of the model contradict each other, or its code is wrong.",
-    )
+            name="mode",
+            message=f"{where}, which do not fit. Sizes of the model contradict each other, or its code is wrong.",
+        )
+    message = f"{where}, which do not fit: the search cut one of them and not the other."
+    if terms.recipe and terms.recipe.model.attention == "plain" and _search_mode(terms) != "sharding_propagation":
+        return Explanation(name="attention", message=message, tries=[{"attention": "auto"}, _WITHOUT_SEARCH])
+    return Explanation(name=_search_key(terms), message=message, tries=[_WITHOUT_SEARCH])
 
 
 def mixed_types(found: re.Match[str], refusal: Refusal, terms: Terms) -> Explanation:
@@ -353,6 +348,15 @@ def _degrees(terms: Terms) -> str:
 
 def _searches(terms: Terms) -> bool:
     return (terms.recipe.parallel.mode if terms.recipe else terms.config and terms.config.mode) == "auto_parallel"
+
+
+def _search_mode(terms: Terms) -> str | None:
+    return terms.recipe.parallel.search_mode if terms.recipe else None
+
+
+def _search_key(terms: Terms) -> str:
+    """Where the file says that MindSpore searches."""
+    return "search_mode" if _search_mode(terms) else "mode"
 
 
 def _powers_for(terms: Terms, axis: str) -> Tries:

@@ -159,8 +159,9 @@ class Terms:
                 tried += 1
                 if tried > _MOST_TRIES:
                     return {}
-                if not find_problems(with_values(recipe, changes)):
-                    return changes
+                changed = with_values(recipe, changes)
+                if changed.sections != recipe.sections and not find_problems(changed):
+                    return {key: value for key, value in changes.items() if value is not None or recipe.stated(key)}
         return {}
 
 

@@ -46,9 +46,10 @@ def engine_error(request: Request, kind: str, text: str) -> UserError:
     return UserError(_unknown(request, refusal, text, said))
 
 
-def _evidence(refusal: Refusal, reason: str) -> str:
-    """MindSpore's sentence, and the reason where the log gave it."""
-    return reason if reason == refusal.sentence else f"{refusal.sentence.rstrip('.')}: {reason}"
+def _evidence(refusal: Refusal, words: str) -> str:
+    """MindSpore's sentence, and the reason where the log gave one: the words that were understood, or the first."""
+    reasons = [words] if words != refusal.sentence else [r for r in refusal.reasons if refusal.sentence not in r]
+    return f"{refusal.sentence.rstrip('.')}: {reasons[0]}" if reasons else refusal.sentence
 
 
 def _unknown(request: Request, refusal: Refusal, text: str, log: str) -> str:
@@ -75,6 +76,8 @@ def _entry(pattern: str, explanation: explain.Explain) -> Entry:
 
 
 TABLE: tuple[Entry, ...] = (
+    # First, because below them the log holds what the search tried in vain.
+    _entry(r"No available strategy for: |Auto-parallel strategy search failed", explain.search_found_nothing),
     _entry(r"shape value (?P<number>\d+) at dim index \d+ cannot be divisible by strategy value (?P<pieces>\d+)",
            explain.uneven_cut),
     _entry(r"input shape is not divisible. The input shape is (?P<number>\d+), but the slice number is (?P<pieces>\d+)",
@@ -94,10 +97,10 @@ TABLE: tuple[Entry, ...] = (
     _entry(r"The device_num (?P<stated>\d+) set in the context is not consist with (?P<devices>\d+) devices",
            explain.device_number_of_the_launch),
     _entry(r"requires the device num be the power of 2", explain.search_without_power_of_two),
-    _entry(r"No available strategy for: (?P<operator>[A-Za-z]+)", explain.search_found_nothing),
-    _entry(r"Auto-parallel strategy search failed", explain.search_found_nothing),
     _entry(r"need to broadcast\..*got input1.shape = (?P<first>\[.*?\]) and input2.shape = (?P<second>\[.*?\])",
            explain.shapes_that_do_not_fit),
+    _entry(r"accumulate of x_shape must be equal to out_shape, but got x_shape: [^{]*(?P<first>\{.*?\}), and "
+           r"out_shape: [^{]*(?P<second>\{.*?\})", explain.shapes_that_do_not_fit),
     _entry(r"input dimensions must be equal, but got (?P<first>'x1_col': \d+) and (?P<second>'x2_row': \d+)",
            explain.shapes_that_do_not_fit),
     _entry(r"the type of 'x2' should be same as 'x1', but got 'x1' with type (?P<first>\S+) and 'x2' with type "

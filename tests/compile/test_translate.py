@@ -124,7 +124,11 @@ CASES = [  # recorded refusal, the recipe it came from, key, words of the explan
      ["weigh (Mul)", "[128] and [16]", "the search"], "need to broadcast"),
     ("propagation_batch", {**SEARCH, "parallel.search_mode": "sharding_propagation"}, "parallel.search_mode",
      ["data_parallel 2", "8 devices"], "No available strategy"),
-    ("search_cholesky", SEARCH, "parallel.mode", ["Cholesky", "does not cut"], "can not be split"),
+    ("search_cholesky", SEARCH, "parallel.mode", ["no strategy for Cholesky"], "can not be split"),
+    ("search_gather", {**SEARCH, "model.num_experts": 4, "model.experts_per_token": 2, "model.expert_ffn_size": 32},
+     "parallel.mode", ["no strategy for Gather"], "strategy len: 5"),
+    ("propagation_experts", {**SEARCH, "parallel.search_mode": "sharding_propagation"}, "parallel.search_mode",
+     ["{1, 24} and {12}", "the search"], "accumulate of x_shape"),
     ("cholesky", WIDE, "parallel.mode", ["Cholesky", "does not cut"], "can not be split"),
     ("softmax", WIDE, "parallel.mode", ["Softmax", "does not cut"], "axis dimension(4) is not 1"),
     ("strategy_file_text", {**WIDE, "parallel.strategy_load_file": "my.json"}, "parallel.strategy_load_file",
@@ -180,7 +184,8 @@ SUGGESTED = {
     "heads", "key_heads", "feed_forward", "vocabulary", "sequence_over_context", "tokens_over_sequence",
     "ulysses_heads", "one_micro_batch", "device_number",
     "stage_without_layers", "shard_level", "shard_size", "recursive_power_of_two", "recursive_plain",
-    "propagation_batch", "interleave", "strategy_file_text", "strategy_file_absent",
+    "propagation_batch", "propagation_experts", "search_gather", "search_cholesky",
+    "interleave", "strategy_file_text", "strategy_file_absent",
 }  # fmt: skip
 
 
