@@ -141,7 +141,8 @@ CHANGES = [
     ({"use_parallel": False, "parallel_config": {}, "parallel": {}}, "parallel.mode", "stand_alone"),
     ({"parallel_config": {}}, "parallel.mode", "stand_alone"),
     ({"parallel.parallel_mode": 0, "parallel_config.data_parallel": 8}, "parallel.mode", "data_parallel"),
-    ({"parallel.parallel_mode": "AUTO_PARALLEL"}, "parallel.search_mode", "sharding_propagation"),
+    ({"parallel.parallel_mode": "AUTO_PARALLEL", "parallel_config.data_parallel": 1}, "parallel.search_mode",
+     "sharding_propagation"),
     ({"pretrained_model_dir": "/models/small"}, "data.tokenizer", "/models/small/tokenizer.json"),
 ]  # fmt: skip
 

@@ -34,7 +34,8 @@ CLASSES = {"qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe", "telechat3": "TeleChat3"}
 MORE = [
     ("llama2_7b_dp2_tp2_pp2", ["parallel.pipeline_schedule=gpipe"]),
     ("llama2_7b_dp2_tp2_pp2", ["parallel.virtual_stages=2", "parallel.stage_layers=[7,9,8,8]"]),
-    ("llama2_7b_dp2_tp2_pp2", ["parallel.mode=auto_parallel", "parallel.search_mode=sharding_propagation"]),
+    ("llama2_7b_dp2_tp2_pp2", ["parallel.mode=auto_parallel", "parallel.search_mode=sharding_propagation",
+                               "parallel.data_parallel=1", "parallel.model_parallel=4"]),
     ("qwen3_8b_cp4_tp2", ["parallel.context_parallel_algo=all_gather"]),
 ]
 """Settings that no shipped recipe has."""
