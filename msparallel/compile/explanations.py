@@ -201,7 +201,7 @@ def search_found_nothing(found: re.Match[str], refusal: Refusal, terms: Terms) -
 def shapes_that_do_not_fit(found: re.Match[str], refusal: Refusal, terms: Terms) -> Explanation:
     """Two tensors that meet have shapes that fit: after a search they may have been cut differently."""
     where = f"{refusal.where or 'An operator'} gets the shapes {found['first']} and {found['second']}"
-    if not _searches(terms):
+    if not searches(terms):
         return Explanation(
             name="mode",
             message=f"{where}, which do not fit. Sizes of the model contradict each other, or its code is wrong.",
@@ -346,7 +346,18 @@ def _degrees(terms: Terms) -> str:
     return " x ".join(stated) or "all degrees 1"
 
 
-def _searches(terms: Terms) -> bool:
+def result_of_search(terms: Terms) -> Explanation:
+    """What a search found does not compile, for a reason in words that nobody explains."""
+    return Explanation(
+        name=_search_key(terms),
+        message="MindSpore searched for strategies and does not compile what it found; msparallel has no explanation "
+        "for its words. semi_auto_parallel takes the model's own strategies.",
+        tries=[_WITHOUT_SEARCH],
+    )
+
+
+def searches(terms: Terms) -> bool:
+    """Whether the job lets MindSpore search for strategies."""
     return (terms.recipe.parallel.mode if terms.recipe else terms.config and terms.config.mode) == "auto_parallel"
 
 

@@ -19,6 +19,9 @@ _LOG_LINE = re.compile(
 _LOG_START = re.compile(r"^\[(?:ERROR|CRITICAL|WARNING|INFO)\] ")
 _ENGINE = ("PARALLEL", "PIPELINE", "ANALYZER")
 """Modules of MindSpore's log that speak about the network; others complain that there is no Ascend software."""
+_OPERATOR = re.compile(
+    r"operator (\w+) (?:init|extract|check)|For '(\w+)'|primitive\[(\w+)\]|Info: (\w+)|\b([A-Z]\w*?)Info\d+"
+)
 _INNER_FIRST = re.compile(r"^In file \S+?:\d+, (?P<begin>\d+)~(?P<end>\d+)/(?P<source>.*)/$", re.MULTILINE)
 _OUTER_FIRST = re.compile(r"^#[ \d]*In file \S+?:\d+, (?P<begin>\d+)~(?P<end>\d+)\n(?P<source>.*)$", re.MULTILINE)
 _CALLED = re.compile(r"\s*self\.(?P<name>\w+)")
@@ -64,8 +67,7 @@ def read_refusal(kind: str, text: str, log: str = "") -> Refusal:
     """
     sentence = _one_line(re.split(r"\n\s*\n|\n-{4,}|\nFunctionGraph :", text.strip())[0])
     reasons = tuple(dict.fromkeys(_logged(log)))
-    named = re.search(r"operator (\w+) (?:init|extract|check)|For '(\w+)'|Info: (\w+)|\b([A-Z]\w*?)Info\d+", "\n".join(
-        (sentence, *reasons)))  # fmt: skip
+    named = _OPERATOR.search("\n".join((sentence, *reasons)))
     operator = next(filter(None, named.groups()), "") if named else ""
     return Refusal(
         kind=kind, sentence=sentence, reasons=reasons, place=network_place(text), operator=operator.lstrip("_")
@@ -77,7 +79,7 @@ def network_place(text: str) -> str:
 
     Each line comes with the columns of the call in it: `self.mlp(x)` in one, `self.gate_proj(x)` in the next.
     """
-    frames = [frame for frame in _INNER_FIRST.finditer(text)][::-1] or [*_OUTER_FIRST.finditer(text)]
+    frames = [*_INNER_FIRST.finditer(text)][::-1] or [*_OUTER_FIRST.finditer(text)]
     names = []
     for frame in frames:
         called = _CALLED.match(frame["source"][int(frame["begin"]) : int(frame["end"])])

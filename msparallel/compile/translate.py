@@ -43,7 +43,12 @@ def engine_error(request: Request, kind: str, text: str) -> UserError:
                 evidence = f"{speaker}, rank {request.rank}: {_evidence(refusal, found.string)}"
                 rule = explanation.__name__
                 return RecipeError([terms.problem(told.name, rule, told.message, evidence, told.tries)])
-    return UserError(_unknown(request, refusal, text, said))
+    lines = _unknown(request, refusal, text, said)
+    if explain.searches(terms):
+        told = explain.result_of_search(terms)
+        return RecipeError([terms.problem(told.name, "result_of_search", told.message, "\n  ".join(lines), told.tries)])
+    stated = f"MindSpore's engine refuses rank {request.rank}; msparallel has no explanation for its words."
+    return UserError("\n  ".join([request.source, stated, *lines]))
 
 
 def _evidence(refusal: Refusal, words: str) -> str:
@@ -52,20 +57,18 @@ def _evidence(refusal: Refusal, words: str) -> str:
     return f"{refusal.sentence.rstrip('.')}: {reasons[0]}" if reasons else refusal.sentence
 
 
-def _unknown(request: Request, refusal: Refusal, text: str, log: str) -> str:
+def _unknown(request: Request, refusal: Refusal, text: str, log: str) -> list[str]:
+    """What can be said of words that no entry knows: themselves, their place, and a file that holds all of them."""
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", prefix=f"msparallel-refused-rank-{request.rank}-", suffix=".txt", delete=False
     ) as file:
         file.write(f"{refusal.kind}: {text}\n\n{log}")
     lines = [
-        request.source,
-        f"  MindSpore's engine refuses rank {request.rank}; msparallel has no explanation for its words.",
-        f"  MindSpore: {refusal.kind}: {refusal.sentence}",
-        *(f"  MindSpore: {reason}" for reason in refusal.reasons[:2]),
-        f"  Where: {refusal.where}" if refusal.where else "",
-        f"  The whole text is in {file.name}",
+        f"MindSpore, rank {request.rank}: {refusal.kind}: {_evidence(refusal, refusal.sentence)}",
+        f"Where: {refusal.where}" if refusal.where else "",
+        f"The whole text is in {file.name}",
     ]
-    return "\n".join(filter(None, lines))
+    return list(filter(None, lines))
 
 
 Entry = tuple[re.Pattern[str], explain.Explain]

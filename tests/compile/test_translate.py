@@ -291,6 +291,20 @@ def test_words_that_no_entry_knows_are_shown_with_place_and_whole_text(tmp_path)
 
 
 @pytest.mark.pure
+def test_unknown_words_after_a_search_suggest_the_blocks_own_strategies(tmp_path):
+    path, lines = write(tmp_path, SEARCH)
+    request = Request(source=str(path), overrides=[], world_size=8, folder=str(tmp_path))
+    text = "For primitive[ReduceScatter], the input argument[input] must be a type of {Tensor[Float16]}."
+    error = engine_error(request, "TypeError", text)
+    assert isinstance(error, RecipeError)
+    (problem,) = error.problems
+    assert (problem.key, problem.line) == ("parallel.mode", lines["parallel.mode"])
+    assert "no explanation" in problem.message and "Where: ReduceScatter" in problem.message
+    assert problem.suggestion == "parallel.mode=semi_auto_parallel"
+    Path(problem.message.rpartition("The whole text is in ")[2]).unlink()
+
+
+@pytest.mark.pure
 def test_the_place_is_read_from_both_of_mindspores_lists():
     assert network_place(RECORDED["feed_forward"]["text"]) == "layers.mlp.gate_proj.matmul"
     assert network_place(RECORDED["recursive_plain"]["text"]).endswith("weigh")

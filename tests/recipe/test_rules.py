@@ -157,6 +157,27 @@ CASES = [
         "parallel.data_parallel=12 parallel.model_parallel=1 train.global_batch_size=24",
         "would be one group",
     ),
+    Case("search_needs_flash", SEARCH, "model.attention=plain", "Flash attention compiles"),
+    Case(
+        "search_needs_flash",
+        SEARCH,
+        "model.attention=plain train.dtype=float32 parallel.data_parallel=2 parallel.pipeline_stages=4",
+        "recursive_programming",
+    ),
+    Case(
+        "propagation_spreads_batch",
+        SEARCH,
+        "parallel.search_mode=sharding_propagation parallel.data_parallel=2 parallel.model_parallel=4",
+        "data_parallel 2 of a stage's 8 devices; data_parallel must be 1 or 8",
+    ),
+    Case("search_needs_dense_model", EXPERTS, "parallel.mode=auto_parallel", "8 experts"),
+    Case(
+        "search_needs_dense_model",
+        SEARCH,
+        "parallel.search_mode=recursive_programming model.num_experts=4 model.experts_per_token=2 "
+        "model.expert_ffn_size=32",
+        "4 experts",
+    ),
     Case("search_mode_needs_auto", TENSOR, "parallel.search_mode=sharding_propagation", "does not search"),
     Case("strategy_files_need_engine", WORKERS, "parallel.strategy_save_file=s.json", "no strategies"),
     Case(

@@ -106,6 +106,59 @@ def search_needs_power_of_two(recipe: Recipe) -> Iterator[Finding]:
         )
 
 
+def _searches(recipe: Recipe, search_mode: str) -> bool:
+    """Whether MindSpore searches a training step in this way; no search runs on CPU."""
+    machine, parallel = derive.hardware(recipe), recipe.parallel
+    if machine is None or machine.target == "CPU" or recipe.train is None or parallel.mode != "auto_parallel":
+        return False
+    return (parallel.search_mode or DEFAULT_SEARCH_MODE) == search_mode
+
+
+_OWN_STRATEGIES: tuple[Changes, ...] = (
+    {MODE: "semi_auto_parallel"},
+    {MODE: "semi_auto_parallel", "parallel.search_mode": None},
+)
+
+
+def search_needs_flash(recipe: Recipe) -> Iterator[Finding]:
+    """recursive_programming needs flash attention: beside the plain form it cuts the loss's tensors differently."""
+    if not _searches(recipe, "recursive_programming") or derive.attention(recipe) != "plain":
+        return
+    flash = {"model.attention": "auto"}
+    yield Finding(
+        key="model.attention",
+        message="Beside the plain form of attention recursive_programming cuts the tokens' losses and their weights "
+        "differently, and MindSpore refuses the result. Flash attention compiles.",
+        tries=[flash, {**flash, "train.dtype": "bfloat16"}, {**flash, "train.dtype": "float16"}, *_OWN_STRATEGIES],
+    )
+
+
+def search_needs_dense_model(recipe: Recipe) -> Iterator[Finding]:
+    """recursive_programming needs a model without experts: it has no strategy for how tokens reach them."""
+    experts = derive.number(recipe, "num_experts")
+    if experts and _searches(recipe, "recursive_programming"):
+        yield Finding(
+            key="parallel.search_mode" if recipe.parallel.search_mode else MODE,
+            message=f"recursive_programming has no strategy for how tokens reach {experts} experts, and MindSpore "
+            "stops. semi_auto_parallel takes the blocks' own strategies.",
+            tries=_OWN_STRATEGIES,
+        )
+
+
+def propagation_spreads_batch(recipe: Recipe) -> Iterator[Finding]:
+    """With sharding_propagation data_parallel is 1 or all devices of a stage: it does not repeat the batch."""
+    grid = derive.mesh(recipe)
+    if grid is None or not _searches(recipe, "sharding_propagation") or grid.dp in (1, grid.size // grid.pp):
+        return
+    stage = grid.size // grid.pp
+    yield Finding(
+        key="parallel.search_mode",
+        message=f"sharding_propagation has no strategy for a batch that is cut over data_parallel {grid.dp} of a "
+        f"stage's {stage} devices; data_parallel must be 1 or {stage}.",
+        tries=[{"parallel.search_mode": "recursive_programming"}, *_OWN_STRATEGIES],
+    )
+
+
 def groups_fit_servers(recipe: Recipe) -> Iterator[Finding]:
     """A communication group has the same 1, 2, 4 or 8 places on every server of 8: MindSpore creates no others."""
     grid = derive.mesh(recipe)
@@ -236,6 +289,9 @@ RULES = (
     operator_modes_need_devices,
     device_number_suits_mindspore,
     search_needs_power_of_two,
+    search_needs_flash,
+    search_needs_dense_model,
+    propagation_spreads_batch,
     groups_fit_servers,
     search_mode_needs_auto,
     strategy_files_need_engine,
