@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
 from msparallel.errors import printable
+
+if TYPE_CHECKING:
+    from msparallel.compile.dryrun import Depth
 
 
 @click.command(epilog="""\b
@@ -21,17 +25,21 @@ Examples:
 @click.option("--rank", "ranks", type=click.IntRange(min=0), multiple=True, help="This rank; may be given repeatedly.")
 @click.option("--stages", is_flag=True, help="The first rank of every pipeline stage (the default).")
 @click.option("--all-ranks", is_flag=True, help="Every rank.")
+@click.option("--depth", type=click.Choice(["auto", "full", "representative"]), default="auto", show_default=True,
+              help="Compile all layers, or a few of each stage and infer the rest; auto: few where there are many.")
 @click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), default=1800.0, show_default=True,
               help="Seconds that one rank may take.")  # fmt: skip
 @click.option("--report", metavar="FILE.html", help="Also write a page to look at, one self-contained HTML file.")
+@click.option("--save-strategy", metavar="FILE.json",
+              help="Also write the strategies that MindSpore searched, for parallel.strategy_load_file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(
     recipe_name: str, overrides: tuple[str, ...], ranks: tuple[int, ...], stages: bool, all_ranks: bool,
-    time_limit: float, report: str | None, as_json: bool,
+    depth: Depth, time_limit: float, report: str | None, save_strategy: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Compile RECIPE's training step for a simulated Ascend cluster and report what each rank holds and sends."""
     from msparallel.cli import dryrun_text
-    from msparallel.compile.dryrun import dry_run, ranks_to_compile
+    from msparallel.compile.dryrun import dry_run, recipe_job
     from msparallel.plan import resolve
     from msparallel.recipe.load import load_recipe
     from msparallel.report.page import check_target, write_page
@@ -41,8 +49,9 @@ def command(
     plan = resolve(load_recipe(recipe_name, overrides))
     if sum((bool(ranks), stages, all_ranks)) > 1:
         raise click.UsageError("--rank, --stages and --all-ranks exclude each other.")
-    chosen = ranks_to_compile(plan, ranks, all_ranks=all_ranks)
-    job = dry_run(plan, chosen, time_limit_s=time_limit)
+    asked = recipe_job(plan, depth)
+    chosen = range(plan.world_size) if all_ranks else ranks or asked.stage_ranks()
+    job = dry_run(asked, chosen, time_limit_s=time_limit, save_strategy=save_strategy)
     engine = dryrun_text.mindspore_version()
     if report is not None:
         write_page(report, job, plan.hardware, engine)

@@ -16,11 +16,14 @@ import numpy as np
 from mindspore import Tensor
 
 from msparallel import context
-from msparallel.compile.request import Request, Role
+from msparallel.compile.request import STRATEGY_FILE, Request, Role
 from msparallel.model.transformer import build_model
 from msparallel.plan import Plan, resolve
 from msparallel.recipe.load import load_recipe
 from msparallel.train.assemble import StepGraph, assemble, step_graphs
+
+PROMPT_INPUTS = 3
+"""input_ids, position_ids, segment_ids, all [1, sequence]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +44,20 @@ def build(request: Request) -> Built:
         return build_mindformers(request)
     plan = resolve(load_recipe(request.source, request.overrides))
     kwargs = context.context_kwargs(plan, request.rank)
-    if "save_file" in kwargs.get("strategy_ckpt_config", {}):
-        kwargs["strategy_ckpt_config"]["save_file"] = str(Path(request.folder) / "strategy.json")
+    if plan.recipe.train is None and plan.shards:
+        kwargs["dataset_strategy"] = kwargs["dataset_strategy"][:PROMPT_INPUTS]
+    files = dict(kwargs.pop("strategy_ckpt_config", {}))
+    files.pop("save_file", None)  # a dry run leaves nothing where the run will write
+    if request.save_strategy and plan.shards:
+        files["save_file"] = str(Path(request.folder) / STRATEGY_FILE)
+    if files:
+        kwargs["strategy_ckpt_config"] = files
     ms.set_auto_parallel_context(**kwargs)
     return _training(plan) if plan.recipe.train is not None else _prefill(plan)
 
 
 def _training(plan: Plan) -> Built:
-    parts = assemble(plan)
+    parts = assemble(plan, draw=False)
     graphs = step_graphs(plan, parts)
     weights: dict[str, Role] = {parameter.name: "weight" for parameter in parts.model.trainable_params()}
     state: dict[str, Role] = {parameter.name: "optimizer" for parameter in parts.state_parameters()}
@@ -67,8 +76,9 @@ def _prefill(plan: Plan) -> Built:
         seq_length=plan.seq_length,
         compute_dtype=ms.bfloat16,
         attention=plan.attention,
+        seed=None,
     )
     transformer = model.transformer.set_train(False)
     tokens = Tensor(np.zeros((1, plan.seq_length), np.int32))
-    graph = StepGraph(cell=transformer, inputs=(tokens,) * 3, executions=1)
+    graph = StepGraph(cell=transformer, inputs=(tokens,) * PROMPT_INPUTS, executions=1)
     return Built(graphs=[graph], roles={parameter.name: "weight" for parameter in transformer.get_parameters()})

@@ -17,7 +17,7 @@ from typing import Literal
 
 from msparallel.compile.expand import Execution, Operator, Output, Source
 from msparallel.compile.graph import ConstantTensor, Parameter, TensorType, tensors
-from msparallel.compile.order import is_collective
+from msparallel.compile.order import RECOMPUTED, is_collective
 from msparallel.mesh import AXES, Mesh
 
 Links = Literal["none", "inside a server", "between servers"]
@@ -126,7 +126,7 @@ def purpose(execution: Execution, operator: Operator) -> Purpose:
         return "weight" if origin.weight else "input"
     if scope.startswith("Gradients"):
         return "backward"
-    return "recompute" if operator.node.attributes.get("duplicated") else "forward"
+    return "recompute" if scope.startswith(RECOMPUTED) else "forward"
 
 
 def _origin(execution: Execution, operator: Operator) -> Source:

@@ -1,32 +1,84 @@
-"""A dry run of a recipe: the ranks that matter, compiled and read.
+"""A dry run: the ranks that matter, compiled and read.
 
-In: a Plan and ranks. Out: `DryRun`, the reports of those ranks.
+In: a Job (of a recipe's Plan, or of a MindFormers YAML) and ranks. Out: `DryRun`, the reports of those ranks.
 
->>> job = dry_run(plan, ranks_to_compile(plan))
->>> [report.weights_bytes for report in job.ranks]
+>>> job = recipe_job(plan)
+>>> [report.weights_bytes for report in dry_run(job, job.stage_ranks()).ranks]
 [1073741824, 1073741824]
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
 
+from msparallel.compile import depth
 from msparallel.compile.memory import compile_memory_bytes
 from msparallel.compile.rank_report import RankReport, read_report
 from msparallel.compile.ranks import TIME_LIMIT_S, compile_ranks, temporary_folder
-from msparallel.compile.request import Request
-from msparallel.errors import UserError
-from msparallel.mesh import Mesh
+from msparallel.compile.request import STRATEGY_FILE, Request
+from msparallel.errors import RunError, UserError
+from msparallel.mesh import AXES, Mesh
 from msparallel.plan import Plan
+
+Depth = Literal["auto", "full", "representative"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One way to compile a job: with all layers, or with few.
+
+    Attributes:
+        request: without rank and folder.
+        stage_layers: layers of each group, in the order a sample passes them.
+        memory_bytes: that compiling one rank is expected to take.
+    """
+
+    request: Request
+    stage_layers: tuple[int, ...]
+    memory_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What there is to compile.
+
+    Attributes:
+        source: recipe or MindFormers YAML, as the user named it.
+        stage_layers: layers of each group at full depth.
+        variants: one, or the two that full depth follows from.
+        notes: what a reader of the result must know.
+    """
+
+    source: str
+    overrides: tuple[str, ...]
+    mesh: Mesh
+    devices_per_node: int
+    stage_layers: tuple[int, ...]
+    variants: tuple[Variant, ...]
+    notes: tuple[str, ...] = ()
+
+    def stage_ranks(self) -> list[int]:
+        """The first rank of each pipeline stage: ranks of a stage are alike."""
+        return [self.mesh.rank(pp=stage) for stage in range(self.mesh.pp)]
+
+    def check_ranks(self, ranks: Sequence[int]) -> list[int]:
+        """Ranks in order, each once. Raises UserError for one that the job does not have."""
+        for rank in ranks:
+            if not 0 <= rank < self.mesh.size:
+                raise UserError(f"--rank {rank}: {self.mesh} has ranks 0 to {self.mesh.size - 1}.")
+        return sorted(set(ranks))
 
 
 @dataclass(frozen=True, kw_only=True)
 class DryRun:
     """Attributes:
-    source: recipe, as the user named it.
+    source: recipe or MindFormers YAML, as the user named it.
     ranks: reports, in the order of ranks.
+    notes: what a reader of the result must know.
     """
 
     source: str
@@ -34,6 +86,7 @@ class DryRun:
     mesh: Mesh
     devices_per_node: int
     ranks: tuple[RankReport, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -45,57 +98,134 @@ class DryRun:
             "source": self.source,
             "overrides": list(self.overrides),
             "world_size": self.world_size,
-            "mesh": {axis: getattr(self.mesh, axis) for axis in ("pp", "dp", "cp", "tp")},
+            "mesh": {axis: getattr(self.mesh, axis) for axis in AXES},
             "devices_per_node": self.devices_per_node,
+            "notes": list(self.notes),
             "ranks": [report.to_json() for report in self.ranks],
         }
 
 
-def ranks_to_compile(plan: Plan, ranks: Sequence[int] = (), *, all_ranks: bool = False) -> list[int]:
-    """The stated ranks, every rank, or the first of each stage: ranks of a stage are alike.
+def recipe_job(plan: Plan, how_deep: Depth = "auto") -> Job:
+    """The job of a recipe.
+
+    Args:
+        how_deep: `full` compiles every layer; `representative` compiles two and three layers of every group and infers
+            the rest; `auto` does so where the model is deep.
 
     Raises:
-        UserError: the plan has no such rank.
+        UserError: representative layers of a group that has no more than they are.
     """
-    if all_ranks:
-        return list(range(plan.world_size))
-    if not ranks:
-        return [plan.mesh.rank(pp=stage) for stage in range(plan.mesh.pp)]
-    for rank in ranks:
-        if rank >= plan.world_size:
-            raise UserError(f"--rank {rank}: {plan.mesh} has ranks 0 to {plan.world_size - 1}.")
-    return sorted(set(ranks))
-
-
-def dry_run(plan: Plan, ranks: Sequence[int], *, time_limit_s: float = TIME_LIMIT_S, progress: bool = True) -> DryRun:
-    """Compile ranks of a recipe. Raises what `compile_ranks` raises."""
-    requests = [
-        Request(source=plan.recipe.path, overrides=list(plan.recipe.overrides), rank=rank, world_size=plan.world_size)
-        for rank in ranks
-    ]
-    reports = []
-    with temporary_folder() as folder:
-        done = compile_ranks(
-            requests,
-            folder,
-            memory_bytes=compile_memory_bytes(plan),
-            time_limit_s=time_limit_s,
-            progress=progress,
+    check_side_files(plan)
+    shallow = depth.is_worth_it(plan.stage_layers) if how_deep == "auto" else how_deep == "representative"
+    if shallow and min(plan.stage_layers) <= max(depth.LAYERS_OF_A_GROUP):
+        raise UserError(
+            f"--depth representative: groups of {', '.join(map(str, plan.stage_layers))} layers; it compiles "
+            f"{max(depth.LAYERS_OF_A_GROUP)} of each and needs more than that. Try: --depth full"
         )
-        for rank, place in done:
-            reports.append(
-                read_report(
-                    place,
-                    rank=rank,
-                    mesh=plan.mesh,
-                    devices_per_node=plan.devices_per_node,
-                    layer_stages=plan.layer_stages,
-                )
-            )
-    return DryRun(
+    plans = depth.shallow_plans(plan) if shallow else (plan,)
+    return Job(
         source=plan.recipe.path,
         overrides=plan.recipe.overrides,
         mesh=plan.mesh,
         devices_per_node=plan.devices_per_node,
-        ranks=tuple(sorted(reports, key=lambda report: report.rank)),
+        stage_layers=plan.stage_layers,
+        variants=tuple(
+            Variant(
+                request=Request(
+                    source=each.recipe.path, overrides=list(each.recipe.overrides), world_size=plan.world_size
+                ),
+                stage_layers=each.stage_layers,
+                memory_bytes=compile_memory_bytes(each),
+            )
+            for each in plans
+        ),
+        notes=(depth.note(plan.stage_layers),) if shallow else (),
     )
+
+
+def check_side_files(plan: Plan) -> None:
+    """Raise UserError where a file that the engine reads is not there."""
+    path = plan.recipe.parallel.strategy_load_file
+    if path is not None and not Path(path).is_file():
+        problem = plan.recipe.problem(
+            "strategy_file",
+            "parallel.strategy_load_file",
+            "The file does not exist. It is written by a dry run of the recipe that searches: "
+            f"msparallel dryrun RECIPE --save-strategy {path}",
+        )
+        raise UserError(str(problem))
+
+
+def dry_run(
+    job: Job,
+    ranks: Sequence[int],
+    *,
+    time_limit_s: float = TIME_LIMIT_S,
+    progress: bool = True,
+    save_strategy: str | None = None,
+) -> DryRun:
+    """Compile ranks of a job.
+
+    Args:
+        save_strategy: file for the strategies that the engine used for the first rank, in MindSpore's format.
+
+    Raises:
+        UserError: a rank that is not there, or no strategies to save; and what `compile_ranks` raises.
+    """
+    if save_strategy is not None and len(job.variants) > 1:
+        raise UserError("--save-strategy: the file names every layer, so all are compiled. Add --depth full")
+    found: dict[int, list[RankReport]] = {}
+    with temporary_folder() as folder:
+        variants = {
+            str(folder / f"rank_{rank}_{number}"): (rank, variant)
+            for rank in job.check_ranks(ranks)
+            for number, variant in enumerate(job.variants)
+        }
+        requests = [
+            replace(variant.request, rank=rank, folder=place, save_strategy=save_strategy is not None)
+            for place, (rank, variant) in variants.items()
+        ]
+        memory_bytes = max(variant.memory_bytes for variant in job.variants)
+        for done in compile_ranks(requests, memory_bytes=memory_bytes, time_limit_s=time_limit_s, progress=progress):
+            report = read_report(
+                Path(done.folder),
+                rank=done.rank,
+                mesh=job.mesh,
+                devices_per_node=job.devices_per_node,
+                stage_layers=variants[done.folder][1].stage_layers,
+            )
+            found.setdefault(done.rank, []).append(report)
+        if save_strategy is not None:
+            _save(Path(requests[0].folder) / STRATEGY_FILE, Path(save_strategy))
+    return DryRun(
+        source=job.source,
+        overrides=job.overrides,
+        mesh=job.mesh,
+        devices_per_node=job.devices_per_node,
+        ranks=tuple(_joined(job, found[rank]) for rank in sorted(found)),
+        notes=job.notes,
+    )
+
+
+def _save(strategies: Path, target: Path) -> None:
+    if not strategies.exists():
+        raise UserError("--save-strategy: this recipe's parallel.mode has no strategies; they are auto_parallel's.")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(strategies, target)
+    except OSError as error:
+        raise RunError(f"--save-strategy {target}: the file cannot be written ({error.strerror}).") from error
+
+
+def _joined(job: Job, reports: list[RankReport]) -> RankReport:
+    """The report at full depth of one rank's reports."""
+    if len(job.variants) == 1:
+        return reports[0]
+    shallow = sorted(reports, key=lambda report: len(report.layers))
+    try:
+        return depth.at_full_depth(job.stage_layers, job.mesh.pp, shallow[0], shallow[1])
+    except depth.NotLinear as error:
+        raise RunError(
+            f"{job.source}\n  The layers of rank {reports[0].rank} cannot be inferred from few: {error}. "
+            "Try: --depth full"
+        ) from None

@@ -50,12 +50,14 @@ class Operator:
         node: what it is; several operators share a node where a function is called more than once.
         inputs: where its values come from; nested as the operator takes them.
         after: operators that must have run before, beside those it takes values from.
+        calls: the calls it stands in, outermost first, by number; empty in the step itself.
     """
 
     index: int
     node: Node
     inputs: tuple[Source, ...]
     after: tuple[int, ...]
+    calls: tuple[int, ...] = ()
 
     @property
     def op(self) -> str:
@@ -109,17 +111,26 @@ class _Expansion:
     operators: list[Operator] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     running: list[int] = field(default_factory=list)
+    calls: tuple[int, ...] = ()
+    call_count: int = 0
     sizes: dict[int, int] = field(default_factory=dict)
 
     def run(self) -> Execution:
         top = self.graph.functions[0]
         arguments = {parameter.number: _Value(parameter) for parameter in top.parameters}
-        result = self.call(_Callable(top, {}), [arguments[p.number] for p in top.parameters])
+        result = self.run_function(_Callable(top, {}), [arguments[p.number] for p in top.parameters])
         return Execution(
             top.parameters, tuple(self.operators), _plain(result.source), tuple(dict.fromkeys(self.skipped))
         )
 
     def call(self, target: _Callable, arguments: Sequence[_Value]) -> _Value:
+        outside, self.calls = self.calls, (*self.calls, self.call_count)
+        self.call_count += 1
+        result = self.run_function(target, arguments)
+        self.calls = outside
+        return result
+
+    def run_function(self, target: _Callable, arguments: Sequence[_Value]) -> _Value:
         function = target.function
         if function.number in self.running:
             raise NotImplementedError(f"{function.name} calls itself")
@@ -165,7 +176,7 @@ class _Expansion:
         index = len(self.operators)
         sources = tuple(_plain(value.source) for value in inputs)
         after = sorted({place for value in inputs for place in _all_after(value)} - set(_producers(sources)))
-        self.operators.append(Operator(index, node, sources, tuple(after)))
+        self.operators.append(Operator(index, node, sources, tuple(after), self.calls))
         return _Value(Output(index))
 
     def item(self, node: Node, whole: _Value, place: _Value) -> _Value:

@@ -10,7 +10,7 @@ from msparallel.plan import Plan
 
 BASE_BYTES = 550 * 2**20
 """MindSpore imported, an empty network compiled."""
-LAYER_BYTES = 60 * 2**20
+LAYER_BYTES = 50 * 2**20
 """One layer, forward and backward, once."""
 
 

@@ -5,7 +5,8 @@ activations' peak.
 
 MindSpore's default order (`ExecOrderBuilder`, jit_config exec_order="bfs") is breadth first: values that need nothing
 start one after the other; what has become ready waits in a queue; what a communication operator made ready goes first.
-Passes of the backend may move communication later; an Ascend run can therefore differ by some tensors.
+A function that is called runs as a whole, in that order within. Passes of the backend may move communication later; an
+Ascend run can therefore differ by some tensors.
 
 >>> peak = live_bytes(execution)
 >>> peak.bytes, peak.tensors[0].scope
@@ -14,10 +15,11 @@ Passes of the backend may move communication later; an Ascend run can therefore 
 
 from __future__ import annotations
 
-import heapq
+import re
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 from msparallel.compile.expand import Execution, Operator, Output
 from msparallel.compile.graph import Parameter, TensorType, tensors
@@ -25,6 +27,8 @@ from msparallel.compile.graph import Parameter, TensorType, tensors
 COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Send", "Receive", "Broadcast")
 """MindSpore's primitives that speak with other ranks. Everything that starts with one of these names counts: variants
 (AlltoAllV, AllGatherV) differ in their ending."""
+RECOMPUTED = "recompute_"
+"""Starts the scope of what the backward pass computes once more."""
 VIEWS = ("Reshape", "ExpandDims", "Squeeze", "Flatten", "Load", "Depend")
 """Their result is their first input under another shape; no memory is taken."""
 IN_PLACE = ("Assign", "AssignAdd", "AssignSub", "AdamWeightDecay", "Adam", "AdamW", "ApplyMomentum")
@@ -36,29 +40,68 @@ def is_collective(op: str) -> bool:
 
 
 def run_order(execution: Execution) -> list[int]:
-    """Indexes of the operators in the order in which the runtime starts them."""
-    operators = execution.operators
-    waits, followers = [0] * len(operators), [[] for _ in operators]
-    for operator in operators:
-        before = {output.index for output in outputs(operator)} | set(operator.after)
-        waits[operator.index] = len(before)
-        for index in before:
-            followers[index].append(operator.index)
-    order: list[int] = []
-    queue: deque[int] = deque()
-    first: deque[int] = deque()
-    for seed in [index for index, count in enumerate(waits) if count == 0]:
-        queue.append(seed)
-        while queue or first:
-            index = first.popleft() if first else queue.popleft()
-            order.append(index)
-            ready = []
-            for follower in followers[index]:
-                waits[follower] -= 1
-                if waits[follower] == 0:
-                    ready.append(follower)
-            (first if is_collective(operators[index].op) else queue).extend(ready)
-    return order
+    """Indexes of the operators in the order in which the runtime starts them. What stands in one call runs together."""
+    blocks = _Blocks()
+    for operator in execution.operators:
+        blocks.add(operator)
+    for operator in execution.operators:
+        for index in {output.index for output in outputs(operator)} | set(operator.after):
+            blocks.connect(execution.operators[index], operator)
+    return blocks.order(())
+
+
+_Unit = tuple[int, ...]
+"""A call by the path of calls that lead to it; an operator by the path and, behind a -1, its index."""
+
+
+class _Blocks:
+    """Operators and calls by the call that they stand in, with what each waits for."""
+
+    def __init__(self) -> None:
+        self.units: dict[_Unit, dict[_Unit, str]] = {(): {}}
+        self.followers: dict[_Unit, dict[_Unit, None]] = {}
+        self.waits: dict[_Unit, int] = {}
+
+    @staticmethod
+    def path(operator: Operator) -> list[_Unit]:
+        """Units that an operator is part of, outermost first, itself last."""
+        calls = [operator.calls[: depth + 1] for depth in range(len(operator.calls))]
+        return [*calls, (*operator.calls, -1, operator.index)]
+
+    def add(self, operator: Operator) -> None:
+        block: _Unit = ()
+        for unit in self.path(operator):
+            self.units.setdefault(block, {}).setdefault(unit, operator.op if unit[-2:-1] == (-1,) else "call")
+            self.waits.setdefault(unit, 0)
+            block = unit
+
+    def connect(self, before: Operator, after: Operator) -> None:
+        """Let the parts of a block in which two operators differ wait for each other."""
+        for first, second in zip(self.path(before), self.path(after), strict=False):
+            if first != second:
+                followers = self.followers.setdefault(first, {})
+                if second not in followers:
+                    followers[second] = None
+                    self.waits[second] += 1
+                return
+
+    def order(self, block: _Unit) -> list[int]:
+        found: list[int] = []
+        units = self.units[block]
+        queue: deque[_Unit] = deque()
+        first: deque[_Unit] = deque()
+        for seed in [unit for unit in units if self.waits[unit] == 0]:
+            queue.append(seed)
+            while queue or first:
+                unit = first.popleft() if first else queue.popleft()
+                found += [unit[-1]] if unit[-2:-1] == (-1,) else self.order(unit)
+                ready = []
+                for follower in self.followers.get(unit, ()):
+                    self.waits[follower] -= 1
+                    if self.waits[follower] == 0:
+                        ready.append(follower)
+                (first if is_collective(units[unit]) else queue).extend(ready)
+        return found
 
 
 def outputs(operator: Operator) -> Iterator[Output]:
@@ -86,13 +129,13 @@ class LiveTensor:
 class Peak:
     """Attributes:
     bytes: of all values that operators gave and somebody still reads; kept values (weights ...) are not among them.
-    at: index of the operator during which it is reached, None for an empty step.
     tensors: the largest of them.
+    profile: for every kind of operator the most that is alive while one of them runs.
     """
 
     bytes: int
-    at: int | None
     tensors: tuple[LiveTensor, ...]
+    profile: Mapping[Hashable, int] = field(default_factory=dict, repr=False)
 
 
 @dataclass(slots=True)
@@ -113,24 +156,33 @@ def live_bytes(execution: Execution, order: Sequence[int] | None = None, largest
     """
     order = run_order(execution) if order is None else order
     storages = _storages(execution, order)
-    starts: dict[int, list[_Storage]] = {}
-    for storage in storages:
-        starts.setdefault(storage.maker, []).append(storage)
-    alive, peak, at = 0, 0, None
-    ends: list[tuple[int, int]] = []  # (last place, bytes)
-    place_of_peak = -1
-    for place, index in enumerate(order):
-        for storage in starts.get(index, ()):
-            alive += storage.type.bytes
-            heapq.heappush(ends, (storage.last, storage.type.bytes))
-        if alive > peak:
-            peak, at, place_of_peak = alive, index, place
-        while ends and ends[0][0] <= place:
-            alive -= heapq.heappop(ends)[1]
     places = {index: place for place, index in enumerate(order)}
-    there = [s for s in storages if places[s.maker] <= place_of_peak <= s.last]
+    change = [0] * (len(order) + 1)
+    for storage in storages:
+        change[places[storage.maker]] += storage.type.bytes
+        change[storage.last + 1] -= storage.type.bytes
+    alive = list(accumulate(change[:-1]))
+    place = max(range(len(order)), key=alive.__getitem__, default=0)
+    there = [s for s in storages if places[s.maker] <= place <= s.last]
     there.sort(key=lambda storage: (-storage.type.bytes, storage.maker))
-    return Peak(bytes=peak, at=at, tensors=tuple(_named(execution, storage) for storage in there[:largest]))
+    profile: dict[Hashable, int] = {}
+    for index, bytes_ in zip(order, alive, strict=True):
+        kind = _kind(execution.operators[index])
+        profile[kind] = max(profile.get(kind, 0), bytes_)
+    return Peak(
+        bytes=alive[place] if alive else 0,
+        tensors=tuple(_named(execution, storage) for storage in there[:largest]),
+        profile=profile,
+    )
+
+
+def _kind(operator: Operator) -> Hashable:
+    """What operators of different layers, but of one pass over one micro-batch, have in common."""
+    scope = _NUMBERS.sub("", operator.node.scope)
+    return operator.calls, operator.node.primal.get("micro"), operator.op, scope
+
+
+_NUMBERS = re.compile(r"(?<=/)\d+(?=-)")
 
 
 def _storages(execution: Execution, order: Sequence[int]) -> list[_Storage]:
@@ -168,12 +220,13 @@ def _named(execution: Execution, storage: _Storage) -> LiveTensor:
 
 
 def cell_path(scope: str) -> str:
-    """The cells of a scope as a parameter's name has them; the backward pass has its own mark.
+    """The cells of a scope as a parameter's name has them, and whether it is of the backward or of a repeated forward
+    pass.
 
     >>> cell_path("Gradients/Default/network-Net/layers-CellList/3-TransformerLayer/self_attn-Attention")
     'gradient of network.layers.3.self_attn'
     """
-    parts = scope.split("/")
-    names = [part.partition("-")[0] for part in parts if part not in ("Default", "Gradients")]
-    backward = parts[0] == "Gradients" or scope.startswith("Gradients")
-    return ("gradient of " if backward else "") + ".".join(filter(None, names))
+    parts = scope.removeprefix(RECOMPUTED).split("/")
+    names = [part.partition("-")[0] for part in parts if part not in ("Default", "Gradients", RECOMPUTED + "Default")]
+    kind = "gradient of " if parts[0] == "Gradients" else "recomputed " if scope.startswith(RECOMPUTED) else ""
+    return kind + ".".join(filter(None, names))

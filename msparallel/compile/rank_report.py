@@ -2,7 +2,7 @@
 
 In: a folder with the Result of a compilation, the mesh. Out: `RankReport`, plain values, and its JSON.
 
->>> report = read_report(folder, rank=5, mesh=plan.mesh, devices_per_node=8, layer_stages=plan.layer_stages)
+>>> report = read_report(folder, rank=5, mesh=plan.mesh, devices_per_node=8, stage_layers=plan.stage_layers)
 >>> report.weights_bytes, report.peak.bytes
 (1073741824, 6442450944)
 """
@@ -82,7 +82,7 @@ class RankReport:
     build_s: float
     compile_s: float
     process_peak_bytes: int
-    compiled_layers: int | None = None
+    compiled_layers: tuple[int, int] | None = None
 
     def bytes_of(self, role: Role) -> int:
         return sum(parameter.bytes for parameter in self.parameters if parameter.role == role)
@@ -138,9 +138,13 @@ class RankReport:
 
 
 def read_report(
-    folder: Path, *, rank: int, mesh: Mesh, devices_per_node: int, layer_stages: Sequence[int]
+    folder: Path, *, rank: int, mesh: Mesh, devices_per_node: int, stage_layers: Sequence[int]
 ) -> RankReport:
-    """Read what a worker left in its folder."""
+    """Read what a worker left in its folder.
+
+    Args:
+        stage_layers: layers of each group, in the order a sample passes them; group g lives on stage g % pp.
+    """
     result = read_result(folder)
     executions: list[tuple[Execution, int]] = []
     held: dict[str, HeldParameter] = {}
@@ -163,7 +167,7 @@ def read_report(
     return RankReport(
         rank=rank,
         stage=stage,
-        layers=tuple(layer for layer, its_stage in enumerate(layer_stages) if its_stage == stage),
+        layers=layers_of_stage(stage_layers, mesh.pp, stage),
         parameters=tuple(sorted(held.values(), key=lambda p: order[p.role])),
         collectives=tuple(collective_uses(executions, rank=rank, mesh=mesh, devices_per_node=devices_per_node)),
         cuts=tuple(
@@ -175,6 +179,16 @@ def read_report(
         compile_s=result.compile_s,
         process_peak_bytes=result.peak_memory_bytes,
     )
+
+
+def layers_of_stage(stage_layers: Sequence[int], stages: int, stage: int) -> tuple[int, ...]:
+    """Layers that live on a stage.
+
+    >>> layers_of_stage([1, 2, 1, 2], stages=2, stage=1)
+    (1, 2, 4, 5)
+    """
+    groups = [group for group, layers in enumerate(stage_layers) for _ in range(layers)]
+    return tuple(layer for layer, group in enumerate(groups) if group % stages == stage)
 
 
 def _held(

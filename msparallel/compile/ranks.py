@@ -1,11 +1,12 @@
 """Compiles ranks side by side, each in a process of its own.
 
-In: Requests without folders, a memory estimate. Out: for every rank the folder with its Result, as it gets done. How
+In: Requests, a memory estimate. Out: each request once its folder holds the Result, as it gets done. How
 many run at once follows from processor cores and free memory; a rank that takes too much is stopped with a word.
 
 >>> with temporary_folder() as folder:
-...     for rank, place in compile_ranks(requests, folder, memory_bytes=2 * 2**30):
-...         print(rank, place)
+...     requests = [Request(source="my.yaml", overrides=[], rank=0, world_size=8, folder=str(folder / "rank_0"))]
+...     for done in compile_ranks(requests, memory_bytes=2 * 2**30):
+...         print(done.rank, read_result(Path(done.folder)).compile_s)
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tqdm import tqdm
@@ -60,16 +61,15 @@ def temporary_folder() -> Iterator[Path]:
 
 def compile_ranks(
     requests: Sequence[Request],
-    folder: Path,
     *,
     memory_bytes: int,
     time_limit_s: float = TIME_LIMIT_S,
     progress: bool = True,
-) -> Iterator[tuple[int, Path]]:
-    """Compile every request; yields (rank, folder) in the order of completion.
+) -> Iterator[Request]:
+    """Compile every request; yields each in the order of completion.
 
     Args:
-        folder: where a folder is made for every rank.
+        requests: each with a folder of its own that does not exist yet.
         memory_bytes: that one compilation is expected to take.
         time_limit_s: for one rank.
         progress: a bar on stderr.
@@ -80,7 +80,7 @@ def compile_ranks(
     """
     at_once = _at_once(len(requests), memory_bytes)
     library_path()  # built once, before several processes want it
-    waiting = [replace(request, folder=str(folder / f"rank_{request.rank}")) for request in reversed(requests)]
+    waiting = list(reversed(requests))
     running: list[_Running] = []
     # None: only where stderr is a terminal.
     bar = tqdm(
@@ -102,7 +102,7 @@ def compile_ranks(
                     running.remove(worker)
                     _check(worker)
                     bar.update()
-                    yield worker.request.rank, worker.folder
+                    yield worker.request
                 else:
                     _watch(worker, time_limit_s)
             bar.set_postfix_str(", ".join(f"rank {w.request.rank}: {_stage(w)}" for w in running), refresh=False)

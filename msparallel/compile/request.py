@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 RESULT_FILE, FAILURE_FILE, STAGE_FILE = "result.json", "failure.json", "stage.txt"
+STRATEGY_FILE = "strategy.json"
 
 Role = Literal["weight", "optimizer", "gradient"]
 """What a kept value is for: trained, the optimizer's or the trainer's state, an accumulated gradient."""
@@ -24,16 +25,18 @@ class Request:
     kind: which of the two.
     overrides: of the recipe's values.
     model_config: Hugging Face config or preset for a MindFormers YAML without a model shape.
-    folder: an empty folder for what comes out.
+    folder: for what comes out; it is made.
+    save_strategy: whether the engine writes its strategies as MindSpore reads them again.
     """
 
     source: str
     kind: Literal["recipe", "mindformers"] = "recipe"
     overrides: list[str]
-    rank: int
     world_size: int
+    rank: int = 0
     folder: str = ""
     model_config: str | None = None
+    save_strategy: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

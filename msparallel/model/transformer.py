@@ -232,7 +232,7 @@ def build_model(
     compute_dtype: ms.Type = ms.float32,
     attention: AttentionKind = "plain",
     layer_stages: Sequence[int] | None = None,
-    seed: int = 0,
+    seed: int | None = 0,
 ) -> TrainingModel:
     """The training model with its first values; in semi_auto_parallel and auto_parallel without memory for them yet.
 
@@ -242,7 +242,8 @@ def build_model(
         compute_dtype: dtype of the matrix products and of the residual stream.
         attention: `flash` takes Ascend's fused kernels.
         layer_stages: the pipeline stage of every layer, None without a pipeline; a stage may come back (interleaving).
-        seed: first values depend on it and on the parameter's name only.
+        seed: first values depend on it and on the parameter's name only; None leaves matrices at zero, for a model that
+            is only compiled.
     """
     decoder = Decoder(shape, parallel, compute_dtype, seq_length, attention, layer_stages)
     head = Head(shape, parallel, compute_dtype)
@@ -259,5 +260,6 @@ def build_model(
     transformer = Transformer(decoder, head, tied=shape.tie_embeddings)
     kind = PipelineTrainingModel if layer_stages else TrainingModel
     model = kind(transformer, cross_entropy, weighted_sum, auxiliary_loss)
-    draw_parameters(model, shape, seed)
+    if seed is not None:
+        draw_parameters(model, shape, seed)
     return model

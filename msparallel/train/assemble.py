@@ -40,8 +40,12 @@ class Parts:
         return [*self.optimizer.moments1, *self.optimizer.moments2, self.optimizer.global_step, *scale]
 
 
-def assemble(plan: Plan) -> Parts:
-    """Build the parts of a training recipe."""
+def assemble(plan: Plan, *, draw: bool = True) -> Parts:
+    """Build the parts of a training recipe.
+
+    Args:
+        draw: whether the weights get their first values; not where the step is only compiled.
+    """
     recipe, train = plan.recipe, plan.recipe.train
     assert train is not None, "only recipes with a train section are trained"
     model = build_model(
@@ -51,7 +55,7 @@ def assemble(plan: Plan) -> Parts:
         compute_dtype=getattr(ms, train.dtype),
         attention=plan.attention,
         layer_stages=plan.layer_stages if plan.mesh.pp > 1 else None,
-        seed=train.seed,
+        seed=train.seed if draw else None,
     )
     optimizer = AdamW(model.trainable_params(), recipe.optimizer, train.steps)
     fixed = None if train.loss_scale in (None, "dynamic") else float(train.loss_scale)

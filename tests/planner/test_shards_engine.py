@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from msparallel.compile.dryrun import dry_run
+from msparallel.compile.dryrun import dry_run, recipe_job
 from msparallel.compile.rank_report import RankReport
 from msparallel.plan import Plan, resolve
 from msparallel.planner.shards import accumulates, predict_shards, state_bytes
@@ -157,7 +157,7 @@ def plan_of(words: list[str]) -> Plan:
 
 def check(plan: Plan, rank: int) -> None:
     engine, shards, state = (
-        dry_run(plan, [rank], progress=False).ranks[0],
+        dry_run(recipe_job(plan, "full"), [rank], progress=False).ranks[0],
         predict_shards(plan, rank),
         state_bytes(plan, rank),
     )

@@ -75,7 +75,7 @@ def report(stage: int, scope: str) -> RankReport:
             OperatorCut(layers="", cell="head", op="Exp", strategy=((1, 1),), count=3),
         ),
         operators={"MatMul": 4},
-        peak=Peak(bytes=(1 + stage) * GIB, at=3, tensors=(tensor, small, tensor)),
+        peak=Peak(bytes=(1 + stage) * GIB, tensors=(tensor, small, tensor)),
         build_s=1.0,
         compile_s=2.5 + stage,
         process_peak_bytes=GIB,
