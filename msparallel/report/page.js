@@ -84,6 +84,13 @@ function table(place, columns, rows, sorted, decorate) {
   place.replaceChildren(make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body));
 }
 
+// A number's text with a bar beside it, as long as its share of the largest.
+function measured(text, share) {
+  const bar = make("i", { class: "share" });
+  bar.style.width = `${Math.round(share * 90)}px`;
+  return make("div", { class: "measured" }, bar, make("span", {}, text));
+}
+
 function compare(a, b) {
   return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
 }
@@ -281,7 +288,7 @@ function drawCollectives() {
   const most = Math.max(1, ...data.collectives.map((row) => row.total));
   const sum = (links) => data.collectives.filter((row) => row.links === links).length;
   byId("traffic-note").textContent = data.collectives.length
-    ? `${sum("inside a server")} kinds stay inside a server, ${sum("between servers")} go between servers. Stage tells which pipeline stages have them.`
+    ? `${sum("inside a server")} kinds stay inside a server, ${sum("between servers")} go between servers. Stage tells which pipeline stages have a kind; ranks are those of the first compiled rank that has it. Point at a row to see them on the devices.`
     : "This step has none.";
   if (!data.collectives.length) return;
   table(byId("collectives"), [
@@ -292,11 +299,7 @@ function drawCollectives() {
     { head: "links", text: (row) => make("span", { class: row.links === "between servers" ? "link-between" : "" }, row.links), key: (row) => row.links },
     { head: "a message", number: true, text: (row) => row.bytes_text, key: (row) => row.bytes },
     { head: "a step", number: true, text: (row) => `${row.count} x`, key: (row) => row.count },
-    { head: "total", number: true, text: (row) => {
-      const share = make("i", { class: "share" });
-      share.style.width = `${Math.max(0.5, (row.total / most) * 100)}px`;
-      return make("div", {}, row.total_text, share);
-    }, key: (row) => row.total },
+    { head: "total", number: true, text: (row) => measured(row.total_text, row.total / most), key: (row) => row.total },
     { head: "stage", number: true, text: (row) => row.stages },
   ], data.collectives, { column: "total", down: true }, (line, row) => {
     const mark = (on) => row.members.forEach((rank) => cells[rank] && cells[rank].cell.classList.toggle("member", on));
@@ -327,11 +330,7 @@ function drawPeak(place) {
     { head: "made by", class: "after", text: (row) => row.op },
     { head: "shape", text: (row) => `${row.dtype} ${row.shape}` },
     { head: "cell", class: "code", text: (row) => row.cell },
-    { head: "together", number: true, text: (row) => {
-      const share = make("i", { class: "share" });
-      share.style.width = `${Math.max(0.5, (row.bytes / most) * 100)}px`;
-      return make("div", {}, row.bytes_text, share);
-    }, key: (row) => row.bytes },
+    { head: "together", number: true, text: (row) => measured(row.bytes_text, row.bytes / most), key: (row) => row.bytes },
   ], peak.tensors, { column: "together", down: true });
 }
 
