@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 TARGET = Path(__file__).with_name("images") / "dryrun_report.png"
-WIDTH, HEIGHT = 1480, 1150
+WIDTH, HEIGHT = 1480, 1218
 
 
 def main(page: str, parameter: str) -> None:
