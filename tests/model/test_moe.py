@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 from safetensors import safe_open
-from test_semi_auto_compile import compile_rank, forward, label, library, per_layer  # noqa: F401 - fixtures too
+from test_semi_auto_compile import compile_rank, forward, label, per_layer  # noqa: F401 - fixtures too
 
 from msparallel.errors import UserError
 from msparallel.model.expert_axes import expert_capacity

@@ -7,7 +7,6 @@ strategy is known for, and no redistribution beside them.
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -34,38 +33,14 @@ FLASH = {"attention": "flash", "dtype": "bfloat16"}
 CROSS_ENTROPY = ["AllReduce cross_entropy"] * 3
 
 
-@pytest.fixture(scope="session")
-def library(shared, tmp_path_factory) -> Path:
-    """The simulated Ascend target, compiled."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no g++ to build the simulated Ascend target")
-    import mindspore
-
-    libraries = Path(mindspore.__file__).parent / "lib"
-    target = tmp_path_factory.mktemp("simulated_ascend") / "libsim_ascend.so"
-    subprocess.run(
-        [compiler, "-std=c++17", "-O1", "-shared", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=0"]
-        + [str(shared / "probes" / "sim_ascend.cc"), "-o", str(target)]
-        + [f"-L{libraries}", "-lmindspore_core", "-lmindspore_common", f"-Wl,-rpath,{libraries}"],
-        check=True,
-    )
-    return target
-
-
 @pytest.fixture
-def compile_rank(library, tmp_path):
+def compile_rank(tmp_path):
     """(world, rank, case) -> the report of compile_case.py."""
 
     def run(world: int, rank: int, **case) -> dict:
-        environment = {
-            **os.environ,
-            "MS_DEV_PRECOMPILE_ONLY": "1",
-            "RANK_SIZE": str(world),
-            "RANK_ID": str(rank),
-            "PYTHONPATH": str(REPO),
-        }
-        command = [sys.executable, str(Path(__file__).with_name("compile_case.py")), str(library), json.dumps(case)]
+        script = Path(__file__).with_name("compile_case.py")
+        command = [sys.executable, str(script), str(world), str(rank), json.dumps(case), str(tmp_path)]
+        environment = {**os.environ, "PYTHONPATH": str(REPO), "GLOG_v": "3"}
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
         return json.loads(done.stdout.splitlines()[-1])

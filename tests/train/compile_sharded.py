@@ -1,23 +1,21 @@
 """Compile one rank's training step of a recipe for a simulated Ascend target, and report on its graph as JSON.
 
-MS_DEV_PRECOMPILE_ONLY=1 RANK_SIZE=8 RANK_ID=5 python compile_sharded.py RECIPE [section.key=value ...]
-`simulated_ascend` and its library lie on the path.
+python compile_sharded.py RANK FOLDER RECIPE [section.key=value ...]
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import sys
+from pathlib import Path
 
 import mindspore as ms
-import numpy as np
-import simulated_ascend
-from mindspore.graph.api import _cell_graph_executor
-from mindspore.train import mind_ir_pb2
 
 from msparallel import context
+from msparallel.compile.expand import Execution, Operator, Output, expand
+from msparallel.compile.graph import CompiledGraph, ConstantTensor, Parameter, read_graph
+from msparallel.compile.target import SimulatedAscend
 from msparallel.plan import resolve
 from msparallel.recipe.load import load_recipe
 from msparallel.train.assemble import assemble, placeholder_inputs
@@ -25,71 +23,56 @@ from msparallel.train.slices import parameter_slices
 
 
 def main() -> None:
-    plan, rank = resolve(load_recipe(sys.argv[1], sys.argv[2:])), int(os.environ["RANK_ID"])
-    ms.set_context(mode=ms.GRAPH_MODE)
-    ms.set_device("CPU")
-    simulated_ascend.activate()
+    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
+    plan = resolve(load_recipe(sys.argv[3], sys.argv[4:]))
+    target = SimulatedAscend(rank=rank, world_size=plan.world_size)
     ms.set_auto_parallel_context(**context.context_kwargs(plan, rank))
-    step, inputs = assemble(plan).step, placeholder_inputs(plan)
-    simulated_ascend.flip()
-    phase, _ = _cell_graph_executor.compile(step, *inputs, phase="train")
-    model = mind_ir_pb2.ModelProto()
-    model.ParseFromString(_cell_graph_executor._get_func_graph_proto(step, phase, "mind_ir", False))
-    print(json.dumps(report(Graph(model), step.parameter_layout_dict, plan.mesh, rank)))
+    step, inputs = assemble(plan, draw=False).step, placeholder_inputs(plan)
+    target.export_graph(target.compile(step, *inputs), folder)
+    graph = read_graph(folder)
+    print(json.dumps(report(graph, expand(graph), step.parameter_layout_dict, plan.mesh, rank)))
 
 
-class Graph:
-    """The flat list of primitives, with look-ups."""
+def report(graph: CompiledGraph, execution: Execution, layouts, mesh, rank) -> dict:
+    operators = execution.operators
 
-    def __init__(self, model):
-        self.nodes = model.graph.node
-        self.made_by = {output: node for node in self.nodes for output in node.output}
-        self.primitives = {p.name: {a.name: a for a in p.attribute} for p in model.primitives}
-        self.shapes = {p.name.split(":")[-1]: list(p.dims) for p in model.graph.parameter}
+    def of(kind: str) -> list[Operator]:
+        return [operator for operator in operators if operator.op == kind]
 
-    def kind(self, node) -> str:
-        return node.op_type.removeprefix("REF::").split(":")[0]
+    def behind(operator: Operator, place: int = 0) -> Operator:
+        source = operator.inputs[place]
+        assert isinstance(source, Output), operator.node.name
+        return operators[source.index]
 
-    def attributes(self, node):
-        return self.primitives.get(node.op_type.removeprefix("REF::"), {})
+    def terms_of(operator: Operator) -> list[Operator]:
+        terms = operator.inputs[0] if isinstance(operator.inputs[0], tuple) else operator.inputs
+        return [operators[term.index] for term in terms if isinstance(term, Output)]
 
-    def of(self, kind):
-        return [node for node in self.nodes if self.kind(node) == kind]
-
-    def number(self, name: str) -> float:
-        value = self.made_by[name].attribute[0]
-        tensor = value.tensors[0] if value.tensors else value.t
-        return float(np.frombuffer(tensor.raw_data, np.float32).ravel()[0])
-
-
-def report(graph: Graph, layouts, mesh, rank) -> dict:
-    updated = [node.input[0].split(":")[-1] for node in graph.of("AdamWeightDecay")]
-    marks = [node for node in graph.of("ExpandDims") if "grad_scale" in graph.attributes(node)]
-    sums = [
-        node
-        for node in graph.of("AddN")
-        if len(terms := graph.made_by[node.input[0]].input) == len(marks)
-        and all(graph.made_by.get(term) in marks for term in terms)
-    ]
+    updated = [operator.inputs[0] for operator in of("AdamWeightDecay")]
+    assert all(isinstance(parameter, Parameter) for parameter in updated)
+    local = {parameter.name: parameter.type.shape for parameter in updated}
+    marks = [operator for operator in of("ExpandDims") if "grad_scale" in operator.node.attributes]
+    total = next(s for s in of("AddN") if [t.index for t in terms_of(s)] == [m.index for m in marks])
     norms = {}
-    for name, term in zip(updated, graph.made_by[sums[0].input[0]].input, strict=True):
-        source = graph.made_by[graph.made_by[term].input[0]]
-        divided = graph.number(source.input[1]) if graph.kind(source) == "RealDiv" else 1.0
-        layout, local = layouts[name], graph.shapes[name]
-        copies = math.prod(layout[0]) // (math.prod(layout[6]) // math.prod(local))
-        norms[name] = {"divided_by": divided, "ranks_with_this_slice": copies, "local": local}
-    added_over, value = [], next(s for s in graph.of("Sqrt") if graph.kind(graph.made_by[s.input[0]]) == "AllReduce")
-    node = graph.made_by[value.input[0]]
-    while graph.kind(node) == "AllReduce":
-        added_over.append(len(graph.attributes(node)["group_rank_ids"].values))
-        node = graph.made_by[node.input[0]]
-    held = {name: graph.shapes[name] for name in updated}
-    slices = parameter_slices(layouts, held, mesh=mesh, rank=rank)
+    for name, mark in zip(local, terms_of(total), strict=True):
+        source, divided = behind(mark), 1.0
+        if source.op == "RealDiv":
+            divisor = source.inputs[1]
+            assert isinstance(divisor, ConstantTensor)
+            divided = float(graph.array(divisor).ravel()[0])
+        layout = layouts[name]
+        copies = math.prod(layout[0]) // (math.prod(layout[6]) // math.prod(local[name]))
+        norms[name] = {"divided_by": divided, "ranks_with_this_slice": copies, "local": list(local[name])}
+    added_over, node = [], next(behind(s) for s in of("Sqrt") if behind(s).op == "AllReduce")
+    while node.op == "AllReduce":
+        added_over.append(len(node.node.attributes["group_rank_ids"]))
+        node = behind(node)
+    slices = parameter_slices(layouts, local, mesh=mesh, rank=rank)
     return {
         "norms": norms,
-        "norm_sum_is_reduced": graph.kind(node) == "AddN",
+        "norm_sum_is_reduced": node.op == "AddN",
         "added_over": added_over,
-        "transfers": [kind for node in graph.nodes if (kind := graph.kind(node)) in ("Send", "Receive")],
+        "transfers": [operator.op for operator in operators if operator.op in ("Send", "Receive")],
         "slices": {name: [part.shape, part.bounds, part.cut_by] for name, part in slices.items()},
     }
 
