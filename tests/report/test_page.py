@@ -6,6 +6,9 @@ import base64
 import hashlib
 import json
 import os
+import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -129,6 +132,25 @@ def test_what_cannot_be_written_is_one_message_before_the_work(tmp_path):
             check_target(str(target))
         assert error.value.exit_code == 1 and str(error.value).startswith("--report ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "file"]
+
+
+def test_the_command_refuses_before_it_compiles(repo):
+    words = [
+        sys.executable,
+        "-X",
+        "importtime",
+        "-m",
+        "msparallel",
+        "dryrun",
+        "quickstart",
+        "--report",
+        "/no/where.html",
+    ]
+    done = subprocess.run(words, cwd=repo, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    told = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
+    assert told == ["--report /no/where.html: cannot be written: there is no folder /no."]
+    assert not re.search(r"\| +mindspore$", done.stderr, re.M), "nothing was built or compiled"
 
 
 def test_a_refusal_that_only_writing_meets_is_a_message_too():
