@@ -75,12 +75,15 @@ class Execution:
     operators: in an order that respects values and `after`.
     result: what the step returns.
     skipped_branches: functions that an execution without overflow does not run.
+    call_waits: call, as in Operator.calls -> operators that must have run before it begins: a call waits for all its
+        arguments, whichever of its operators reads them.
     """
 
     parameters: tuple[Parameter, ...]
     operators: tuple[Operator, ...]
     result: Source
     skipped_branches: tuple[str, ...]
+    call_waits: Mapping[tuple[int, ...], tuple[int, ...]]
 
 
 def expand(graph: CompiledGraph) -> Execution:
@@ -113,6 +116,7 @@ class _Expansion:
     running: list[int] = field(default_factory=list)
     calls: tuple[int, ...] = ()
     call_count: int = 0
+    call_waits: dict[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
 
     def run(self) -> Execution:
@@ -120,11 +124,16 @@ class _Expansion:
         arguments = {parameter.number: _Value(parameter) for parameter in top.parameters}
         result = self.run_function(_Callable(top, {}), [arguments[p.number] for p in top.parameters])
         return Execution(
-            top.parameters, tuple(self.operators), _plain(result.source), tuple(dict.fromkeys(self.skipped))
+            top.parameters,
+            tuple(self.operators),
+            _plain(result.source),
+            tuple(dict.fromkeys(self.skipped)),
+            self.call_waits,
         )
 
-    def call(self, target: _Callable, arguments: Sequence[_Value]) -> _Value:
+    def call(self, target: _Callable, arguments: Sequence[_Value], after: tuple[int, ...]) -> _Value:
         outside, self.calls = self.calls, (*self.calls, self.call_count)
+        self.call_waits[self.calls] = after
         self.call_count += 1
         result = self.run_function(target, arguments)
         self.calls = outside
@@ -169,7 +178,7 @@ class _Expansion:
             case "Switch" | "switch":
                 return self.branch(inputs)
             case "call":
-                return self.call(self.callable(first), [_Value(i.source, _joined(first.after, i)) for i in inputs[1:]])
+                return self.call(self.callable(first), inputs[1:], _joined(first.after, *inputs[1:]))
         return self.operator(node, inputs)
 
     def operator(self, node: Node, inputs: Sequence[_Value]) -> _Value:

@@ -1,7 +1,7 @@
 """How much memory a compilation takes, before it is tried.
 
-In: a Plan. Out: bytes of one process. The front end holds every layer of the model, whichever stage the rank is on, and
-every micro-batch that does not share its graph with the others.
+In: a Plan. Out: bytes of one process. The front end holds every layer of the model, whichever stage the rank is on;
+micro-batches share one graph.
 """
 
 from __future__ import annotations
@@ -16,5 +16,4 @@ LAYER_BYTES = 50 * 2**20
 
 def compile_memory_bytes(plan: Plan) -> int:
     """Estimate for one rank."""
-    copies = plan.accumulation_steps if plan.shards else 1
-    return BASE_BYTES + LAYER_BYTES * plan.shape.num_layers * copies
+    return BASE_BYTES + LAYER_BYTES * plan.shape.num_layers

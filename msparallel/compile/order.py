@@ -46,8 +46,13 @@ def run_order(execution: Execution) -> list[int]:
         blocks.add(operator)
     for operator in execution.operators:
         for index in {output.index for output in outputs(operator)} | set(operator.after):
-            blocks.connect(execution.operators[index], operator)
-    return blocks.order(())
+            blocks.connect(blocks.path(execution.operators[index]), blocks.path(operator))
+    for call, waits in execution.call_waits.items():
+        for index in waits:
+            blocks.connect(blocks.path(execution.operators[index]), blocks.calls_to(call))
+    order = blocks.order(())
+    assert len(order) == len(execution.operators), "what MindSpore compiled has no circle"
+    return order
 
 
 _Unit = tuple[int, ...]
@@ -65,8 +70,11 @@ class _Blocks:
     @staticmethod
     def path(operator: Operator) -> list[_Unit]:
         """Units that an operator is part of, outermost first, itself last."""
-        calls = [operator.calls[: depth + 1] for depth in range(len(operator.calls))]
-        return [*calls, (*operator.calls, -1, operator.index)]
+        return [*_Blocks.calls_to(operator.calls), (*operator.calls, -1, operator.index)]
+
+    @staticmethod
+    def calls_to(call: tuple[int, ...]) -> list[_Unit]:
+        return [call[: depth + 1] for depth in range(len(call))]
 
     def add(self, operator: Operator) -> None:
         block: _Unit = ()
@@ -75,14 +83,14 @@ class _Blocks:
             self.waits.setdefault(unit, 0)
             block = unit
 
-    def connect(self, before: Operator, after: Operator) -> None:
-        """Let the parts of a block in which two operators differ wait for each other."""
-        for first, second in zip(self.path(before), self.path(after), strict=False):
+    def connect(self, before: list[_Unit], after: list[_Unit]) -> None:
+        """Let the second wait for the first, in the innermost block that holds both."""
+        for first, second in zip(before, after, strict=False):
             if first != second:
                 followers = self.followers.setdefault(first, {})
                 if second not in followers:
                     followers[second] = None
-                    self.waits[second] += 1
+                    self.waits[second] = self.waits.get(second, 0) + 1
                 return
 
     def order(self, block: _Unit) -> list[int]:

@@ -210,8 +210,9 @@ class TrainingModel(nn.Cell):
         return self.weighted_sum(losses, loss_weights), aux
 
 
-class PipelineTrainingModel(TrainingModel):
-    """The same as one reusable graph: MindSpore compiles it once for all micro-batches, and interleaves only such."""
+class ReusedTrainingModel(TrainingModel):
+    """The same as one graph that all micro-batches share. MindSpore compiles it once, and only such graphs can be
+    interleaved, or have their weights cut at the optimizer shard's level2 and level3 while gradients accumulate."""
 
     @lazy_inline
     def __init__(
@@ -232,6 +233,7 @@ def build_model(
     compute_dtype: ms.Type = ms.float32,
     attention: AttentionKind = "plain",
     layer_stages: Sequence[int] | None = None,
+    reused: bool = False,
     seed: int | None = 0,
 ) -> TrainingModel:
     """The training model with its first values; in semi_auto_parallel and auto_parallel without memory for them yet.
@@ -242,6 +244,7 @@ def build_model(
         compute_dtype: dtype of the matrix products and of the residual stream.
         attention: `flash` takes Ascend's fused kernels.
         layer_stages: the pipeline stage of every layer, None without a pipeline; a stage may come back (interleaving).
+        reused: several micro-batches of one step run it; always so with a pipeline.
         seed: first values depend on it and on the parameter's name only; None leaves matrices at zero, for a model that
             is only compiled.
     """
@@ -258,7 +261,7 @@ def build_model(
         for cell in (head, cross_entropy, weighted_sum, *([auxiliary_loss] if has_aux else [])):
             cell.pipeline_stage = layer_stages[-1]
     transformer = Transformer(decoder, head, tied=shape.tie_embeddings)
-    kind = PipelineTrainingModel if layer_stages else TrainingModel
+    kind = ReusedTrainingModel if layer_stages or reused else TrainingModel
     model = kind(transformer, cross_entropy, weighted_sum, auxiliary_loss)
     if seed is not None:
         draw_parameters(model, shape, seed)

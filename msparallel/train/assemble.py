@@ -55,6 +55,7 @@ def assemble(plan: Plan, *, draw: bool = True) -> Parts:
         compute_dtype=getattr(ms, train.dtype),
         attention=plan.attention,
         layer_stages=plan.layer_stages if plan.mesh.pp > 1 else None,
+        reused=plan.shards and plan.micro_batch_num > 1,
         seed=train.seed if draw else None,
     )
     optimizer = AdamW(model.trainable_params(), recipe.optimizer, train.steps)

@@ -297,12 +297,7 @@ CASES = [
         "parallel.optimizer_shard=true parallel.optimizer_shard_size=8",
         "4 % 8 = 4",
     ),
-    Case(
-        "shard_level_with_accumulation",
-        REPLICAS,
-        "parallel.optimizer_shard=level2 train.global_batch_size=32 train.micro_batch_size=2",
-        "4 micro-batches and no pipeline",
-    ),
+    Case("shard_level3_without_pipeline", HYBRID, "parallel.optimizer_shard=level3", "does not compile level3"),
     Case("shard_details_need_shard", REPLICAS, "parallel.optimizer_shard_size=2", "optimizer_shard is off"),
     Case("shard_details_need_shard", REPLICAS, "parallel.optimizer_shard_threshold_kib=0", "optimizer_shard is off"),
     # effect

@@ -54,19 +54,16 @@ def shard_size_within_data_parallel(recipe: Recipe) -> Iterator[Finding]:
     )
 
 
-def shard_level_with_accumulation(recipe: Recipe) -> Iterator[Finding]:
-    """optimizer_shard level2 and level3 need a pipeline or a single micro-batch: no gradient accumulation."""
-    level, sizes, stages = recipe.parallel.optimizer_shard, derive.batch(recipe), derive.degree(recipe, "pp")
-    if recipe.parallel.mode not in ("semi_auto_parallel", "auto_parallel"):
+def shard_level3_without_pipeline(recipe: Recipe) -> Iterator[Finding]:
+    """optimizer_shard level3 is not compiled on the last stage of a pipeline."""
+    stages = derive.degree(recipe, "pp")
+    if recipe.parallel.optimizer_shard != "level3" or stages is None or stages == 1:
         return
-    if level not in ("level2", "level3") or sizes is None or stages != 1 or sizes[2] == 1:
-        return
-    total, micro, count = sizes
     yield Finding(
         key=SHARD,
-        message=f"A step has {count} micro-batches and no pipeline takes them; MindSpore compiles {level} with a "
-        "pipeline, or where a step is one micro-batch.",
-        tries=[{SHARD: "level1"}, {"train.global_batch_size": total // count, "train.micro_batch_size": micro}],
+        message=f"With pipeline_stages {stages}, MindSpore does not compile level3 on the last stage: it cuts the LM "
+        "head's gradient, and keeps the sum over micro-batches whole. level2 cuts the same and gathers weights once.",
+        tries=[{SHARD: "level2"}, {SHARD: "level1"}],
     )
 
 
@@ -83,6 +80,6 @@ RULES = (
     shard_needs_data_parallel,
     shard_needs_operator_mode,
     shard_size_within_data_parallel,
-    shard_level_with_accumulation,
+    shard_level3_without_pipeline,
     shard_details_need_shard,
 )
