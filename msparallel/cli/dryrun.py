@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +11,8 @@ import click
 from msparallel.errors import printable
 
 if TYPE_CHECKING:
-    from msparallel.compile.dryrun import Depth
+    from msparallel.compile.dryrun import Depth, Job
+    from msparallel.hardware import Hardware
 
 
 @click.command(epilog="""\b
@@ -19,6 +21,7 @@ Examples:
   $ msparallel dryrun llama2_7b_dp2_tp2_pp2 --rank 5 parallel.optimizer_shard=true
   $ msparallel dryrun llama2_13b_dp4_tp4_pp2 --stages --json
   $ msparallel dryrun qwen3_8b_dp2_tp4 --report report.html
+  $ msparallel dryrun pretrain_qwen3_32b_4k.yaml parallel_config.model_parallel=8
 """)  # fmt: skip
 @click.argument("recipe_name", metavar="RECIPE")
 @click.argument("overrides", metavar="[SECTION.KEY=VALUE...]", nargs=-1)
@@ -27,6 +30,8 @@ Examples:
 @click.option("--all-ranks", is_flag=True, help="Every rank.")
 @click.option("--depth", type=click.Choice(["auto", "full", "representative"]), default="auto", show_default=True,
               help="Compile all layers, or a few of each stage and infer the rest; auto: few where there are many.")
+@click.option("--model-config", metavar="FILE|PRESET",
+              help="A Hugging Face config.json, or one of our presets, for a MindFormers YAML that names no numbers.")
 @click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), default=1800.0, show_default=True,
               help="Seconds that one rank may take.")  # fmt: skip
 @click.option("--report", metavar="FILE.html", help="Also write a page to look at, one self-contained HTML file.")
@@ -35,27 +40,50 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(
     recipe_name: str, overrides: tuple[str, ...], ranks: tuple[int, ...], stages: bool, all_ranks: bool,
-    depth: Depth, time_limit: float, report: str | None, save_strategy: str | None, as_json: bool,
+    depth: Depth, model_config: str | None, time_limit: float, report: str | None, save_strategy: str | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
-    """Compile RECIPE's training step for a simulated Ascend cluster and report what each rank holds and sends."""
+    """Compile RECIPE's training step for a simulated Ascend cluster and report what each rank holds and sends.
+
+    RECIPE may be a MindFormers training YAML: MindFormers' own model is compiled then, and overrides are its own keys.
+    """
     from msparallel.cli import dryrun_text
-    from msparallel.compile.dryrun import dry_run, recipe_job
-    from msparallel.plan import resolve
-    from msparallel.recipe.load import load_recipe
+    from msparallel.compile.dryrun import dry_run
     from msparallel.report.page import check_target, write_page
 
     if report is not None:
         check_target(report)
-    plan = resolve(load_recipe(recipe_name, overrides))
     if sum((bool(ranks), stages, all_ranks)) > 1:
         raise click.UsageError("--rank, --stages and --all-ranks exclude each other.")
-    asked = recipe_job(plan, depth)
-    chosen = range(plan.world_size) if all_ranks else ranks or asked.stage_ranks()
+    asked, hardware = _job(recipe_name, overrides, depth, model_config)
+    chosen = range(asked.mesh.size) if all_ranks else ranks or asked.stage_ranks()
     job = dry_run(asked, chosen, time_limit_s=time_limit, save_strategy=save_strategy)
     engine = dryrun_text.mindspore_version()
     if report is not None:
-        write_page(report, job, plan.hardware, engine)
-    told = json.dumps(job.to_json(), indent=2) if as_json else dryrun_text.job_text(job, plan.hardware, engine)
+        write_page(report, job, hardware, engine)
+    told = json.dumps(job.to_json(), indent=2) if as_json else dryrun_text.job_text(job, hardware, engine)
     click.echo(told)
     if report is not None:
         click.echo(f"\nReport: {printable(report)}", err=as_json)
+
+
+def _job(
+    name: str, overrides: tuple[str, ...], depth: Depth, model_config: str | None
+) -> tuple[Job, Hardware | None]:
+    """What to compile, and the machine where the file names one."""
+    from msparallel.compile.dryrun import recipe_job
+    from msparallel.compile.mindformers_job import mindformers_job, require_installed
+    from msparallel.interop.mindformers import is_mindformers, read_mindformers
+    from msparallel.interop.model_names import load_model_config
+    from msparallel.plan import resolve
+    from msparallel.recipe.load import load_recipe
+
+    if Path(name).is_file() and is_mindformers(name):
+        given = load_model_config(model_config) if model_config else None
+        job = mindformers_job(read_mindformers(name, given, overrides), depth, model_config, overrides)
+        require_installed()
+        return job, None
+    if model_config is not None:
+        raise click.UsageError("--model-config is for MindFormers YAMLs; a recipe names its model itself.")
+    plan = resolve(load_recipe(name, overrides))
+    return recipe_job(plan, depth), plan.hardware

@@ -8,7 +8,7 @@ value is for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import mindspore as ms
@@ -30,10 +30,12 @@ PROMPT_INPUTS = 3
 class Built:
     """Attributes:
     roles: kept value -> what it is for.
+    notes: what a reader of the result must know.
     """
 
     graphs: list[StepGraph]
     roles: dict[str, Role]
+    notes: list[str] = field(default_factory=list)
 
 
 def build(request: Request) -> Built:

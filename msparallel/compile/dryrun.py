@@ -19,7 +19,7 @@ from msparallel.compile import depth
 from msparallel.compile.memory import compile_memory_bytes
 from msparallel.compile.rank_report import RankReport, read_report
 from msparallel.compile.ranks import TIME_LIMIT_S, compile_ranks, temporary_folder
-from msparallel.compile.request import STRATEGY_FILE, Request
+from msparallel.compile.request import STRATEGY_FILE, Request, read_result
 from msparallel.errors import RunError, UserError
 from msparallel.mesh import AXES, Mesh
 from msparallel.plan import Plan
@@ -175,6 +175,7 @@ def dry_run(
     if save_strategy is not None and len(job.variants) > 1:
         raise UserError("--save-strategy: the file names every layer, so all are compiled. Add --depth full")
     found: dict[int, list[RankReport]] = {}
+    notes: dict[str, None] = {}
     with temporary_folder() as folder:
         variants = {
             str(folder / f"rank_{rank}_{number}"): (rank, variant)
@@ -195,6 +196,7 @@ def dry_run(
                 stage_layers=variants[done.folder][1].stage_layers,
             )
             found.setdefault(done.rank, []).append(report)
+            notes |= dict.fromkeys(read_result(Path(done.folder)).notes)
         if save_strategy is not None:
             _save(Path(requests[0].folder) / STRATEGY_FILE, Path(save_strategy))
     return DryRun(
@@ -203,7 +205,7 @@ def dry_run(
         mesh=job.mesh,
         devices_per_node=job.devices_per_node,
         ranks=tuple(_joined(job, found[rank]) for rank in sorted(found)),
-        notes=job.notes,
+        notes=(*job.notes, *notes),
     )
 
 

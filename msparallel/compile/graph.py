@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-GRAPH_FILE, CONSTANTS_FILE = "graph.jsonl", "constants.bin"
+GRAPH_FILE, CONSTANTS_FILE, GROUPS_FILE = "graph.jsonl", "constants.bin", "groups.json"
 ELEMENT_BYTES = {
     **{"Bool": 1, "Int8": 1, "UInt8": 1, "Int16": 2, "UInt16": 2, "Int32": 4, "UInt32": 4, "Int64": 8, "UInt64": 8},
     **{"Float16": 2, "BFloat16": 2, "Float32": 4, "Float64": 8},
@@ -150,7 +150,8 @@ class CompiledGraph:
 
 
 def read_graph(folder: Path) -> CompiledGraph:
-    """Read the two files of one rank's graph. Raises ValueError for files that hold something else."""
+    """Read the files of one rank's graph. Raises ValueError for files that hold something else."""
+    groups: dict[str, list[int]] = json.loads((folder / GROUPS_FILE).read_text(encoding="utf-8"))
     names: dict[int, str] = {}
     parameters: dict[int, list[Parameter]] = {}
     nodes: dict[int, list[Node]] = {}
@@ -160,7 +161,7 @@ def read_graph(folder: Path) -> CompiledGraph:
             item = json.loads(line)
             graph = item["graph"]
             if "node" in item:
-                nodes[graph].append(_node(item))
+                nodes[graph].append(_node(item, groups))
             elif "parameter" in item:
                 parameters[graph].append(
                     Parameter(item["parameter"], item["name"], _type(item["value"]), item["weight"])
@@ -178,7 +179,11 @@ def read_graph(folder: Path) -> CompiledGraph:
     return CompiledGraph(functions, folder / CONSTANTS_FILE)
 
 
-def _node(item: dict[str, Any]) -> Node:
+def _node(item: dict[str, Any], groups: Mapping[str, list[int]]) -> Node:
+    attributes = item.get("attributes", {})
+    if attributes.get("group") in groups:
+        # Of groups that a network made itself MindSpore's engine knows only the name, and notes the whole world.
+        attributes = {**attributes, "group_rank_ids": groups[attributes["group"]]}
     return Node(
         number=item["node"],
         op=item["op"],
@@ -186,7 +191,7 @@ def _node(item: dict[str, Any]) -> Node:
         type=_type(item["value"]),
         scope=item["scope"],
         name=item["name"],
-        attributes=item.get("attributes", {}),
+        attributes=attributes,
         primal=item.get("primal", {}),
     )
 

@@ -7,7 +7,7 @@ Pure: the side that asks does not import MindSpore.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ class Request:
     model_config: Hugging Face config or preset for a MindFormers YAML without a model shape.
     folder: for what comes out; it is made.
     save_strategy: whether the engine writes its strategies as MindSpore reads them again.
+    layers_of_a_group: layers of every group of a MindFormers model, where not the file's.
     """
 
     source: str
@@ -37,6 +38,7 @@ class Request:
     folder: str = ""
     model_config: str | None = None
     save_strategy: bool = False
+    layers_of_a_group: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,7 @@ class Result:
     roles: kept value -> what it is for.
     build_s: import and construction; compile_s: MindSpore's work on all graphs.
     peak_memory_bytes: largest resident memory of the process.
+    notes: what a reader of the result must know.
     """
 
     graphs: list[GraphResult]
@@ -60,6 +63,7 @@ class Result:
     build_s: float
     compile_s: float
     peak_memory_bytes: int
+    notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -12,6 +12,7 @@ strategies as files. One process compiles one rank: MindSpore's registrations an
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,11 @@ from mindspore.communication import _comm_helper, management
 from mindspore.graph.api import _cell_graph_executor
 from mindspore.parallel import _utils as parallel_utils
 
+from msparallel.compile.graph import CONSTANTS_FILE, GRAPH_FILE, GROUPS_FILE
 from msparallel.compile.library import library_path
 from msparallel.errors import RunError
 
 WORLD = "hccl_world_group"
-GRAPH_FILE, CONSTANTS_FILE = "graph.jsonl", "constants.bin"
 
 
 class SimulatedAscend:
@@ -38,6 +39,7 @@ class SimulatedAscend:
     """
 
     def __init__(self, *, rank: int, world_size: int):
+        self._groups: dict[str, list[int]] = {}
         os.environ.update(RANK_ID=str(rank), RANK_SIZE=str(world_size), MS_DEV_PRECOMPILE_ONLY="1")
         self._library = ctypes.CDLL(str(library_path()))
         ms.set_context(mode=ms.GRAPH_MODE)
@@ -69,6 +71,7 @@ class SimulatedAscend:
         if code:
             reason = "MindSpore holds no graph of that name" if code == 1 else "its files could not be written"
             raise RunError(f"{folder}\n  The compiled graph was not exported: {reason}.")
+        (folder / GROUPS_FILE).write_text(json.dumps(self._groups), encoding="utf-8")
 
     def strategies(self, network: nn.Cell) -> dict[str, list[list[int]]]:
         """Operator -> strategy of each of its inputs, as the engine used them."""
@@ -77,6 +80,7 @@ class SimulatedAscend:
 
     def _create_group(self, group: str, rank_ids: list[int], options: object = None) -> None:
         array = (ctypes.c_uint * len(rank_ids))(*rank_ids)
+        self._groups[group] = list(rank_ids)
         self._library.msparallel_create_group(group.encode(), len(rank_ids), array)
 
     def _queries(self) -> type:

@@ -68,6 +68,7 @@ def compile_rank(request: Request, folder: Path) -> None:
         build_s=built - started,
         compile_s=time.monotonic() - built,
         peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        notes=step.notes,
     )
     write_json(folder / RESULT_FILE, result.to_json())
 

@@ -13,12 +13,13 @@ are notes, never errors. Names, defaults and arithmetic: MindFormers 1.9.0, `too
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from msparallel.errors import Problem, RecipeError
+from msparallel.interop.mindformers_overrides import check_known, with_overrides
 from msparallel.interop.mindformers_sections import looks_like_mindformers
 from msparallel.interop.typed_reader import TypedReader
 from msparallel.interop.yaml_tree import Tree, read_tree
@@ -41,7 +42,8 @@ _MOST_CONFIG_BYTES = 1024 * 1024
 class MindFormersConfig:
     """Attributes:
     path: as the user wrote it.
-    tree: every value of the file, with lines.
+    tree: every value of the file, with lines, overrides in it.
+    changes: dotted key -> value, what overrides said.
     run_mode, use_legacy, graph_mode: what the file is for; MindFormers takes use_legacy for true where it is absent.
     model_type: `qwen3` ..., from model_type or architectures; None where neither is known.
     model: names of the model's config -> values, the Hugging Face config below, the YAML's model_config over it.
@@ -60,6 +62,7 @@ class MindFormersConfig:
 
     path: str
     tree: Tree
+    changes: Mapping[str, Any] = field(default_factory=dict)
     run_mode: str
     use_legacy: bool
     graph_mode: bool
@@ -152,12 +155,15 @@ def is_mindformers(path: str | Path) -> bool:
     return looks_like_mindformers(tree.values)
 
 
-def read_mindformers(path: str | Path, model_config: Mapping[str, Any] | None = None) -> MindFormersConfig:
+def read_mindformers(
+    path: str | Path, model_config: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
+) -> MindFormersConfig:
     """Read one file.
 
     Args:
         path: the YAML.
         model_config: a Hugging Face config that stands for the one in pretrained_model_dir.
+        overrides: `section.key=value` over the file's own values.
 
     Raises:
         RecipeError: the file cannot be read, is no MindFormers YAML, or holds values of a wrong type; all of them.
@@ -170,6 +176,8 @@ def read_mindformers(path: str | Path, model_config: Mapping[str, Any] | None = 
             message="This is not a MindFormers YAML: it has none of the sections run_mode, trainer, runner_config, "
             "parallel_config ... (at least two are needed to tell)."
         )])  # fmt: skip
+    own_tree = tree
+    tree, changes = with_overrides(tree, overrides)
     read = TypedReader(tree)
     if "base_config" in tree.values:
         read.problem("base_config", "base_config", "Files that build on others are not read; write one whole file.")
@@ -183,6 +191,7 @@ def read_mindformers(path: str | Path, model_config: Mapping[str, Any] | None = 
     config = MindFormersConfig(
         path=name,
         tree=tree,
+        changes=changes,
         run_mode=read.text("run_mode", ""),
         use_legacy=read.flag("use_legacy", True),
         graph_mode=read.choice("context.mode", {0: True, 1: False, "GRAPH_MODE": True, "PYNATIVE_MODE": False}, 0),
@@ -215,6 +224,7 @@ def read_mindformers(path: str | Path, model_config: Mapping[str, Any] | None = 
     )
     _note_absent(read, absent)
     read.raise_problems()
+    check_known(own_tree, changes, {*read.read, *(f"model.model_config.{name}" for name in below)})
     return config
 
 
@@ -292,12 +302,20 @@ def _note_absent(read: TypedReader, absent: dict[str, str]) -> None:
         absent["train_dataset.data_loader.config.data_path"] = ", ".join(missing)
 
 
-def speed_up(tree: Tree) -> dict[str, Any] | None:
-    """Content of the side file of parallel_speed_up_json_path, seen from the working directory, then from the YAML."""
+def speed_up_file(tree: Tree) -> Path | None:
+    """The side file of parallel_speed_up_json_path, seen from the working directory, then from the YAML, in full; None
+    where neither holds an object."""
     path = tree.get("context.ascend_config.parallel_speed_up_json_path")
     if not isinstance(path, str) or not path:
         return None
-    return next((found for folder in (Path(), Path(tree.file).parent) if (found := read_json(folder / path))), None)
+    places = (folder / path for folder in (Path(), Path(tree.file).parent))
+    return next((place.resolve() for place in places if read_json(place) is not None), None)
+
+
+def speed_up(tree: Tree) -> dict[str, Any] | None:
+    """Content of `speed_up_file`."""
+    file = speed_up_file(tree)
+    return read_json(file) if file else None
 
 
 def _exists(path: str) -> bool:
