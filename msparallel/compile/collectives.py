@@ -84,10 +84,11 @@ def collective_uses(
 def participants(operator: Operator, rank: int) -> tuple[int, ...]:
     """Global ranks that take part, as the graph states them; the world where it states none."""
     attributes = operator.node.attributes
-    if operator.op == "Send":  # dest_rank and src_rank count within the pair's group
-        return rank, attributes["dst_global_rank"]
+    # Where micro-batches share a graph, dest_rank and src_rank count within the pair's group.
+    if operator.op == "Send":
+        return rank, attributes.get("dst_global_rank", attributes["dest_rank"])
     if operator.op == "Receive":
-        return attributes["src_global_rank"], rank
+        return attributes.get("src_global_rank", attributes["src_rank"]), rank
     return tuple(attributes.get("group_rank_ids") or range(attributes.get("rank_size", 0)))
 
 
