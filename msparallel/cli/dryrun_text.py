@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from msparallel.compile.dryrun import DryRun
 from msparallel.compile.rank_report import RankReport
+from msparallel.compile.searched import costs
 from msparallel.compile.strategies import ranges
 from msparallel.errors import printable
 from msparallel.hardware import Hardware
@@ -29,6 +30,7 @@ from msparallel.report.alike import (
     parameter_kinds,
     peak_kinds,
     ranks_text,
+    searched_kinds,
     shape_text,
 )
 
@@ -60,7 +62,8 @@ def job_text(
     """
     width = max(60, width or shutil.get_terminal_size((WIDTH, 24)).columns)
     sections = [_head(job, hardware, mindspore), _memory(job, hardware, width)]
-    sections += [_parameters(job, width), _collectives(job, width), _operators(job, width), _peak(job, width)]
+    sections += [_parameters(job, width), _collectives(job, width), _operators(job, width), _searched(job, width)]
+    sections.append(_peak(job, width))
     lines = [line for section in sections if section for line in [*section, ""]][:-1]
     return printable("\n".join(part for line in lines for part in _fit(line, width)))
 
@@ -198,6 +201,41 @@ def _operators(job: DryRun, width: int) -> list[str]:
     lines = ["How operators are cut", *_table(rows, width), *_more(list(cells))]
     whole = sum(kind.count for kind in kinds if not kind.is_cut)
     return [*lines, f"  {whole} more are whole on every device."] if whole else lines
+
+
+def _searched(job: DryRun, width: int) -> list[str]:
+    """What a search chose, beside the strategies by hand."""
+    search = job.search
+    if search is None:
+        return []
+    head = f"Strategies {search.how}, beside those by hand (semi_auto_parallel, the same degrees), on rank "
+    lines = [f"{head}{search.chosen.rank}"]
+    if search.by_hand is None:
+        return [
+            *lines,
+            "  The form by hand does not compile:",
+            *(f"    {line}" for line in search.refused.splitlines()),
+        ]
+    rows = [("", "collectives of a step", "weights", "optimizer", "live at the peak")]
+    for name, report in (("chosen", search.chosen), ("by hand", search.by_hand)):
+        rows.append((name, *map(bytes_text, costs(report).values())))
+    lines += _table(rows, width, right={1, 2, 3, 4})
+    kinds = searched_kinds(search.operators)
+    others = [kind for kind in kinds if not kind.same and "-" not in (kind.chosen, kind.by_hand)]
+    rows = [("layers", "operator", "chosen", "by hand", "where")]
+    rows += [(k.layers, k.op, k.chosen, k.by_hand, ", ".join(k.cells)) for k in others[:MOST_ROWS]]
+    lines += [*_table(rows, width), *_more(others)] if others else []
+    meanings = {kind.chosen: kind.meaning[0] for kind in others} | {kind.by_hand: kind.meaning[1] for kind in others}
+    lines += [f"  {pieces}: {meaning}" for pieces, meaning in meanings.items() if meaning]
+    same = sum(kind.count for kind in kinds if kind.same)
+    if same == sum(kind.count for kind in kinds):
+        lines.append("  All operators are cut as by hand.")
+    else:
+        lines.append(f"  {same} operators of a layer or of the model are cut the same in both.")
+    for name, told in (("chosen", "by hand"), ("by_hand", "by the search")):
+        alone = [f"{kind.op} in {', '.join(kind.cells)}" for kind in kinds if getattr(kind, name) == "-"]
+        lines += [f"  Only {told}: {'; '.join(dict.fromkeys(alone))}."] if alone else []
+    return lines
 
 
 def _peak(job: DryRun, width: int) -> list[str]:

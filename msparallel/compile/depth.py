@@ -59,6 +59,15 @@ def _with_layers(plan: Plan, layers: int) -> Plan:
     changes = {"model.num_layers": str(layers * groups)}
     if plan.recipe.stated("parallel.stage_layers"):
         changes["parallel.stage_layers"] = str([layers] * groups).replace(" ", "")
+    return replanned(plan, changes)
+
+
+def replanned(plan: Plan, changes: Mapping[str, str]) -> Plan:
+    """The recipe's plan with other values, as typed on a command line; "null" takes a key away.
+
+    Raises:
+        UserError: rules that the values break.
+    """
     others = [text for text in plan.recipe.overrides if text.partition("=")[0] not in changes]
     return resolve(load_recipe(plan.recipe.path, [*others, *(f"{key}={value}" for key, value in changes.items())]))
 

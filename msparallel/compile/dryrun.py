@@ -20,9 +20,10 @@ from msparallel.compile.memory import compile_memory_bytes
 from msparallel.compile.rank_report import RankReport, read_report
 from msparallel.compile.ranks import TIME_LIMIT_S, compile_ranks, temporary_folder
 from msparallel.compile.request import STRATEGY_FILE, Request, read_result
+from msparallel.compile.searched import Search
 from msparallel.errors import RunError, UserError
 from msparallel.mesh import AXES, Mesh
-from msparallel.plan import Plan
+from msparallel.plan import DEFAULT_SEARCH_MODE, Plan
 
 Depth = Literal["auto", "full", "representative"]
 
@@ -51,6 +52,8 @@ class Job:
         stage_layers: layers of each group at full depth.
         variants: one, or the two that full depth follows from.
         notes: what a reader of the result must know.
+        by_hand: where MindSpore searches: the same job with the blocks' own strategies, or why there is none.
+        how: where MindSpore searches: where the strategies are from, in words.
     """
 
     source: str
@@ -60,6 +63,8 @@ class Job:
     stage_layers: tuple[int, ...]
     variants: tuple[Variant, ...]
     notes: tuple[str, ...] = ()
+    by_hand: Job | UserError | None = None
+    how: str = ""
 
     def stage_ranks(self) -> list[int]:
         """The first rank of each pipeline stage: ranks of a stage are alike."""
@@ -79,6 +84,7 @@ class DryRun:
     source: recipe or MindFormers YAML, as the user named it.
     ranks: reports, in the order of ranks.
     notes: what a reader of the result must know.
+    search: of the first rank, where MindSpore searched for strategies.
     """
 
     source: str
@@ -87,6 +93,7 @@ class DryRun:
     devices_per_node: int
     ranks: tuple[RankReport, ...]
     notes: tuple[str, ...] = ()
+    search: Search | None = None
 
     @property
     def world_size(self) -> int:
@@ -102,6 +109,8 @@ class DryRun:
             "devices_per_node": self.devices_per_node,
             "notes": list(self.notes),
             "ranks": [report.to_json() for report in self.ranks],
+            "searched": [operator.to_json() for operator in self.search.operators] if self.search else [],
+            "search": self.search.to_json() if self.search else None,
         }
 
 
@@ -140,7 +149,31 @@ def recipe_job(plan: Plan, how_deep: Depth = "auto") -> Job:
             for each in plans
         ),
         notes=(depth.note(plan.stage_layers),) if shallow else (),
+        by_hand=_by_hand(plan, how_deep) if plan.recipe.parallel.mode == "auto_parallel" else None,
+        how=_how(plan) if plan.recipe.parallel.mode == "auto_parallel" else "",
     )
+
+
+BY_HAND = {
+    "parallel.mode": "semi_auto_parallel",
+    "parallel.search_mode": "null",
+    "parallel.strategy_load_file": "null",
+    "parallel.strategy_save_file": "null",
+}
+"""What makes a recipe that searches one that takes the blocks' own strategies."""
+
+
+def _by_hand(plan: Plan, how_deep: Depth) -> Job | UserError:
+    try:
+        return recipe_job(depth.replanned(plan, BY_HAND), how_deep)
+    except UserError as error:
+        return error
+
+
+def _how(plan: Plan) -> str:
+    parallel = plan.recipe.parallel
+    searched = f"searched by {parallel.search_mode or DEFAULT_SEARCH_MODE}"
+    return f"read from {parallel.strategy_load_file}, the rest {searched}" if parallel.strategy_load_file else searched
 
 
 def check_side_files(plan: Plan) -> None:
@@ -164,7 +197,7 @@ def dry_run(
     progress: bool = True,
     save_strategy: str | None = None,
 ) -> DryRun:
-    """Compile ranks of a job.
+    """Compile ranks of a job; where MindSpore searches for strategies, the first of them once more with those by hand.
 
     Args:
         save_strategy: file for the strategies that the engine used for the first rank, in MindSpore's format.
@@ -199,14 +232,29 @@ def dry_run(
             notes |= dict.fromkeys(read_result(Path(done.folder)).notes)
         if save_strategy is not None:
             _save(Path(requests[0].folder) / STRATEGY_FILE, Path(save_strategy))
+    reports = tuple(_joined(job, found[rank]) for rank in sorted(found))
     return DryRun(
         source=job.source,
         overrides=job.overrides,
         mesh=job.mesh,
         devices_per_node=job.devices_per_node,
-        ranks=tuple(_joined(job, found[rank]) for rank in sorted(found)),
+        ranks=reports,
         notes=(*job.notes, *notes),
+        search=_search(job, reports[0], time_limit_s, progress),
     )
+
+
+def _search(job: Job, chosen: RankReport, time_limit_s: float, progress: bool) -> Search | None:
+    """What the search of a rank chose, beside the strategies by hand; why those do not compile is told, not raised."""
+    if job.by_hand is None:
+        return None
+    try:
+        if isinstance(job.by_hand, UserError):
+            raise job.by_hand
+        by_hand = dry_run(job.by_hand, [chosen.rank], time_limit_s=time_limit_s, progress=progress)
+    except UserError as error:
+        return Search(how=job.how, chosen=chosen, refused=str(error))
+    return Search(how=job.how, chosen=chosen, by_hand=by_hand.ranks[0])
 
 
 def _save(strategies: Path, target: Path) -> None:

@@ -20,7 +20,7 @@ from msparallel.compile.expand import Execution, expand
 from msparallel.compile.graph import TensorType, read_graph
 from msparallel.compile.order import Peak, live_bytes
 from msparallel.compile.request import Role, read_result
-from msparallel.compile.strategies import OperatorCut, operator_cuts
+from msparallel.compile.strategies import OperatorCut, Strategy, layout_strategy, operator_cuts
 from msparallel.mesh import Mesh
 from msparallel.train.checkpoint import Slice
 from msparallel.train.slices import layout_slice, optimizer_shards
@@ -148,7 +148,7 @@ def read_report(
     result = read_result(folder)
     executions: list[tuple[Execution, int]] = []
     held: dict[str, HeldParameter] = {}
-    strategies: dict[str, Any] = {}
+    strategies: dict[str, Strategy] = {}
     peaks = []
     for graph in result.graphs:
         place = Path(graph.folder)
@@ -157,6 +157,7 @@ def read_report(
         peaks.append(live_bytes(execution))
         layouts = json.loads((place / "layouts.json").read_text(encoding="utf-8"))
         held |= _held(execution, layouts, result.roles, mesh, rank)
+        strategies |= layout_strategies(execution)
         strategies |= json.loads((place / "strategies.json").read_text(encoding="utf-8"))
     stage = mesh.coordinates(rank)["pp"]
     operators: dict[str, int] = {}
@@ -179,6 +180,16 @@ def read_report(
         compile_s=result.compile_s,
         process_peak_bytes=result.peak_memory_bytes,
     )
+
+
+def layout_strategies(execution: Execution) -> dict[str, Strategy]:
+    """Strategies of operators that got layouts; MindSpore's own list has only those that got numbers."""
+    nodes = (operator.node for operator in execution.operators)
+    return {
+        node.name: layout_strategy(node.attributes["in_layout"])
+        for node in nodes
+        if "in_layout" in node.attributes and not node.scope.startswith("Gradients")
+    }
 
 
 def layers_of_stage(stage_layers: Sequence[int], stages: int, stage: int) -> tuple[int, ...]:

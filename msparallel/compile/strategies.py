@@ -9,9 +9,11 @@ each operator of the model; layers that are cut alike are told once.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msparallel.compile.order import cell_path
 
@@ -55,13 +57,46 @@ def operator_cuts(strategies: Mapping[str, Strategy], scopes: Iterable[str] = ()
         key = (cell, op, tuple(tuple(dims) for dims in strategy))
         layers = found.setdefault(key, {})
         layers[layer] = layers.get(layer, 0) + 1
-    cuts = []
-    for (cell, op, strategy), layers in found.items():
-        numbers = sorted(layer for layer in layers if layer is not None)
-        cuts.append(
-            OperatorCut(layers=ranges(numbers), cell=cell, op=op, strategy=strategy, count=max(layers.values()))
-        )
+    cuts = [
+        OperatorCut(layers=layers, cell=cell, op=op, strategy=strategy, count=count)
+        for (cell, op, strategy), counts in found.items()
+        for layers, count in alike_layers(counts)
+    ]
     return sorted(cuts, key=lambda cut: places.get(cut.cell, len(places)))
+
+
+def alike_layers(counts: Mapping[int | None, int]) -> list[tuple[str, int]]:
+    """Layers that have equally many of something, and how many; None is outside the layers.
+
+    >>> alike_layers({0: 1, 1: 2, 2: 2})
+    [('0', 1), ('1-2', 2)]
+    """
+    found: dict[tuple[bool, int], list[int]] = {}
+    for layer, count in counts.items():
+        found.setdefault((layer is None, count), []).extend([] if layer is None else [layer])
+    return [(ranges(sorted(layers)), count) for (_, count), layers in found.items()]
+
+
+def layout_strategy(layouts: Iterable[Mapping[str, Any]]) -> Strategy:
+    """The strategy that layouts of an operator's inputs come to.
+
+    Operators that got a `mindspore.parallel.Layout` instead of numbers carry it as their attribute in_layout:
+    tensor_map has for every dim the axes of device_matrix, counted from its end, that cut it, -1 for none.
+
+    >>> layout_strategy([{"device_matrix": [2, 1, 4], "tensor_map": [2, [0, 1], -1]}])
+    ((2, 4, 1),)
+    """
+    return tuple(
+        tuple(
+            math.prod(
+                layout["device_matrix"][-1 - axis]
+                for axis in (axes if isinstance(axes, (list, tuple)) else [axes])
+                if axis >= 0
+            )
+            for axes in layout["tensor_map"]
+        )
+        for layout in layouts
+    )
 
 
 def operator_place(name: str) -> tuple[int | None, str, str]:
@@ -94,6 +129,16 @@ def ranges(numbers: Sequence[int]) -> str:
         else:
             parts.append([number])
     return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+
+
+def numbers(text: str) -> list[int]:
+    """What `ranges` told.
+
+    >>> numbers("0-2, 5")
+    [0, 1, 2, 5]
+    """
+    ends = [part.split("-") for part in text.split(", ") if part]
+    return [number for end in ends for number in range(int(end[0]), int(end[-1]) + 1)]
 
 
 def strategy_words(op: str, strategy: Strategy) -> str:

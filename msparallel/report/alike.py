@@ -17,7 +17,8 @@ from msparallel.compile.collectives import CollectiveUse
 from msparallel.compile.order import LiveTensor, Peak
 from msparallel.compile.rank_report import HeldParameter, RankReport
 from msparallel.compile.request import Role
-from msparallel.compile.strategies import OperatorCut, ranges
+from msparallel.compile.searched import SearchedOperator
+from msparallel.compile.strategies import Strategy, ranges, strategy_words
 
 _LAYER = re.compile(r"(?<=\blayers\.)\d+(?=\.)")
 
@@ -175,7 +176,7 @@ def cut_kinds(reports: Iterable[RankReport]) -> list[CutKind]:
     found: dict[tuple[str, str, str, bool], dict[str, int]] = {}
     for cut in cuts:
         is_cut = any(pieces > 1 for dims in cut.strategy for pieces in dims)
-        ops = found.setdefault((cut.layers, cut.cell, strategy_words(cut), is_cut), {})
+        ops = found.setdefault((cut.layers, cut.cell, cut_in_words(cut.op, cut.strategy), is_cut), {})
         ops[cut.op] = ops.get(cut.op, 0) + cut.count
     return [
         CutKind(layers=layers, cell=cell, ops=tuple(ops), words=words, is_cut=is_cut, count=sum(ops.values()))
@@ -183,14 +184,64 @@ def cut_kinds(reports: Iterable[RankReport]) -> list[CutKind]:
     ]
 
 
-def strategy_words(cut: OperatorCut) -> str:
+def cut_in_words(op: str, strategy: Strategy) -> str:
     """A strategy in words, several equal inputs told once.
 
-    >>> strategy_words(cut)  # of an Add whose inputs are both cut ((2, 1), (2, 1))
+    >>> cut_in_words("Add", ((2, 1), (2, 1)))
     'each input 2 x 1'
     """
-    parts = cut.words.split(", ")
-    return f"each input {parts[0]}" if len(parts) > 1 and len(set(parts)) == 1 else cut.words
+    words = strategy_words(op, strategy)
+    parts = words.split(", ")
+    return f"each input {parts[0]}" if len(parts) > 1 and len(set(parts)) == 1 else words
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchedKind:
+    """Operators that a search cuts alike, and that are cut alike by hand.
+
+    Attributes:
+        cells: where they are.
+        chosen, by_hand: pieces of each dim; "-" where that form has no strategy for them.
+        meaning: of both, where they are told for the primitive.
+    """
+
+    layers: str
+    op: str
+    cells: tuple[str, ...]
+    chosen: str
+    by_hand: str
+    meaning: tuple[str, str]
+    same: bool
+    count: int
+
+
+def searched_kinds(operators: Iterable[SearchedOperator]) -> list[SearchedKind]:
+    """Operators with both strategies, in the order of execution; count is of one layer."""
+    found: dict[tuple[str, str, str, str, bool], dict[str, int]] = {}
+    for operator in operators:
+        words = [
+            "-" if strategy is None else cut_in_words(operator.op, strategy)
+            for strategy in (operator.chosen, operator.by_hand)
+        ]
+        cells = found.setdefault((operator.layers, operator.op, words[0], words[1], operator.same), {})
+        place = operator.cell or ("the layer" if operator.layers else "the model")
+        cells[place] = cells.get(place, 0) + operator.count
+    kinds = []
+    for (layers, op, first, second, same), cells in found.items():
+        (chosen, _, why_chosen), (by_hand, _, why_by_hand) = first.partition(": "), second.partition(": ")
+        kinds.append(
+            SearchedKind(
+                layers=layers,
+                op=op,
+                cells=tuple(cells),
+                chosen=chosen,
+                by_hand=by_hand,
+                meaning=(why_chosen, why_by_hand),
+                same=same,
+                count=sum(cells.values()),
+            )  # fmt: skip
+        )
+    return kinds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -322,6 +322,41 @@ function drawStrategies() {
   ], rows, null, (line, row) => line.classList.toggle("whole", !row.cut));
 }
 
+function drawSearch() {
+  const search = data.search;
+  if (!search) return;
+  byId("search").hidden = false;
+  byId("search-note").textContent = `Strategies ${search.how}; by hand: those of the blocks, in semi_auto_parallel with the same degrees. Rank ${search.rank}.`
+    + (search.refused ? ` The form by hand does not compile: ${search.refused}` : "");
+  const cost = (key) => ({ number: true, text: (row) => row.values[key] });
+  table(byId("search-costs"), [
+    { head: "form", text: (row) => row.form },
+    { head: "collectives of a step", ...cost("collective_bytes") },
+    { head: "weights", ...cost("weights_bytes") },
+    { head: "optimizer", ...cost("optimizer_bytes") },
+    { head: "live at the peak", ...cost("peak_live_bytes") },
+  ], search.costs);
+  byId("search-bar").hidden = !search.rows.length;
+  byId("show-same").addEventListener("change", drawSearched);
+  drawSearched();
+}
+
+function drawSearched() {
+  const { rows } = data.search;
+  if (!rows.length) return;
+  const same = rows.filter((row) => row.same).reduce((sum, row) => sum + row.count, 0);
+  byId("show-same-label").textContent = `also the ${same} that are cut the same in both`;
+  const form = (name) => ({ class: "words", key: (row) => row[name],
+    text: (row) => make("span", {}, row[name], ...(row[`${name}_meaning`] ? [make("br"), make("small", {}, row[`${name}_meaning`])] : [])) });
+  table(byId("searched"), [
+    { head: "layers", text: (row) => row.layers || "-" },
+    { head: "cell", class: "code words", text: (row) => row.cell },
+    { head: "operator", text: (row) => row.op },
+    { head: "chosen", ...form("chosen") },
+    { head: "by hand", ...form("by_hand") },
+  ], rows.filter((row) => !row.same || byId("show-same").checked), null, (line, row) => line.classList.toggle("whole", row.same));
+}
+
 function drawPeak(place) {
   const peak = data.peaks[place];
   const most = Math.max(1, ...peak.tensors.map((row) => row.bytes));
@@ -346,6 +381,7 @@ drawParameters(roles.length ? roles[0][0] : "weight");
 drawCollectives();
 byId("show-whole").addEventListener("change", drawStrategies);
 drawStrategies();
+drawSearch();
 if (data.peaks.length) {
   choice("peak-choice", data.peaks.map((peak, place) => ({ value: place, text: `stage ${peak.stage}: ${peak.total_text} on rank ${peak.rank}` })), 0, drawPeak);
   drawPeak(0);

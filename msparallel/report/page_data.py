@@ -13,6 +13,7 @@ from typing import Any
 
 from msparallel.compile.dryrun import DryRun
 from msparallel.compile.rank_report import HeldParameter
+from msparallel.compile.searched import costs
 from msparallel.compile.strategies import ranges
 from msparallel.errors import printable
 from msparallel.hardware import Hardware
@@ -27,6 +28,7 @@ from msparallel.report.alike import (
     parameter_kinds,
     peak_kinds,
     ranks_text,
+    searched_kinds,
     shape_text,
 )
 from msparallel.report.slices import Bounds, slices_by_rank
@@ -54,6 +56,7 @@ def page_data(job: DryRun, hardware: Hardware | None = None, mindspore: str | No
         "parameters": [_parameter(job, kind) for kind in parameter_kinds(job.ranks)],
         "collectives": _collectives(job),
         "strategies": _strategies(job),
+        "search": _search(job),
         "peaks": _peaks(job),
     }
 
@@ -191,6 +194,37 @@ def _strategies(job: DryRun) -> list[dict[str, Any]]:
         row = {"layers": kind.layers, "cell": printable(kind.cell), "ops": ", ".join(kind.ops)}
         rows.append({**row, "pieces": pieces, "meaning": meaning, "cut": kind.is_cut, "count": kind.count})
     return rows
+
+
+def _search(job: DryRun) -> dict[str, Any] | None:
+    """What a search chose, beside the strategies by hand; None where nothing was searched."""
+    search = job.search
+    if search is None:
+        return None
+    forms = {"chosen": search.chosen} | ({"by hand": search.by_hand} if search.by_hand else {})
+    return {
+        "how": printable(search.how),
+        "rank": search.chosen.rank,
+        "refused": printable(search.refused),
+        "costs": [
+            {"form": name, "values": {key: bytes_text(value) for key, value in costs(report).items()}}
+            for name, report in forms.items()
+        ],
+        "rows": [
+            {
+                "layers": kind.layers,
+                "cell": printable(", ".join(kind.cells)),
+                "op": kind.op,
+                "chosen": kind.chosen,
+                "chosen_meaning": kind.meaning[0],
+                "by_hand": kind.by_hand,
+                "by_hand_meaning": kind.meaning[1],
+                "same": kind.same,
+                "count": kind.count,
+            }
+            for kind in (searched_kinds(search.operators) if search.by_hand else [])
+        ],
+    }
 
 
 def _peaks(job: DryRun) -> list[dict[str, Any]]:

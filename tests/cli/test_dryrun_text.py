@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from report.searched_job import searched_job
 from report.small_job import held, small_job
 
 from msparallel.cli.dryrun_text import job_text
@@ -100,3 +101,27 @@ def test_a_job_without_optimizer_and_collectives():
                    peak=replace(job.ranks[0].peak, tensors=()))  # fmt: skip
     text = job_text(replace(job, ranks=(bare,)), width=100)
     assert "Collectives: none" in text and "Accumulated" not in text and "Largest tensors" not in text
+
+
+def test_what_a_search_chose_stands_beside_the_strategies_by_hand():
+    text = job_text(searched_job(), width=120)
+    assert "Strategies searched by recursive_programming, beside those by hand" in text
+    told = [" ".join(row) for row in lines_of(text)]
+    assert "chosen 13 MiB 672 B 256 B 1 GiB" in told and "by hand 0 B 672 B 256 B 1 GiB" in told
+    product = "0-1 MatMul input 4 x 1, weight 1 x 1 input 2 x 1, weight 2 x 1 up_proj, gate_proj"
+    assert product in told
+    assert "input 4 x 1, weight 1 x 1: every device has the whole weight and a part of the rows" in text
+    assert "input 2 x 1, weight 2 x 1: every device computes a part of the output" in text
+    assert "2 operators of a layer or of the model are cut the same in both." in text
+    assert "Only by hand: Exp in head." in text
+
+
+def test_a_search_that_found_what_stands_there_by_hand():
+    text = job_text(searched_job(same=True), width=120)
+    assert "All operators are cut as by hand." in text and "by hand  where" not in text
+
+
+def test_a_search_whose_form_by_hand_does_not_compile():
+    text = job_text(searched_job(refused="my.yaml:3  parallel.model_parallel: 3\n  Heads cannot be cut."), width=100)
+    assert "The form by hand does not compile:" in text and "parallel.model_parallel: 3" in text
+    assert "Only by the search" not in text and "chosen" not in text

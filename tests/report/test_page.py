@@ -12,6 +12,7 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
+from report.searched_job import searched_job
 from report.small_job import small_job
 
 from msparallel.errors import RunError
@@ -161,3 +162,29 @@ def test_a_refusal_that_only_writing_meets_is_a_message_too():
 def test_the_check_leaves_nothing_behind(tmp_path):
     check_target(str(tmp_path / "r.html"))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_search_is_in_the_document():
+    search = page(searched_job()).document["search"]
+    assert [form["form"] for form in search["costs"]] == ["chosen", "by hand"]
+    assert [form["values"]["collective_bytes"] for form in search["costs"]] == ["13 MiB", "0 B"]
+    assert [(row["cell"], row["op"], row["chosen"], row["by_hand"], row["same"]) for row in search["rows"]] == [
+        ("up_proj, gate_proj", "MatMul", "input 4 x 1, weight 1 x 1", "input 2 x 1, weight 2 x 1", False),
+        ("the layer", "Add", "each input 4 x 1", "each input 4 x 1", True),
+        ("head", "Exp", "-", "2 x 2", False),
+    ]
+    assert page(small_job()).document["search"] is None
+    refused = page(searched_job(refused="No such cut.")).document["search"]
+    assert (refused["refused"], refused["rows"], len(refused["costs"])) == ("No such cut.", [], 1)
+
+
+def test_a_search_in_json():
+    document = searched_job().to_json()
+    first = document["searched"][0]
+    assert (first["layers"], first["cell"], first["op"]) == ("0-1", "up_proj", "MatMul")
+    assert (first["chosen"], first["by_hand"], first["same"]) == ([[4, 1], [1, 1]], [[2, 1], [2, 1]], False)
+    assert document["search"]["chosen"]["collective_bytes"] == 13 * 2**20
+    assert (small_job().to_json()["searched"], small_job().to_json()["search"]) == ([], None)
+    refused = searched_job(refused="No such cut.").to_json()
+    assert refused["search"]["refused"] == "No such cut." and refused["search"]["by_hand"] is None
+    assert {row["by_hand"] for row in refused["searched"]} == {None}

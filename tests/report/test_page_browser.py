@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from report.browser import Browser, missing
+from report.searched_job import searched_job
 from report.small_job import small_job
 from report.test_page import HOSTILE
 
@@ -145,3 +146,18 @@ def test_it_fits_narrow_and_wide_light_and_dark(tmp_path, page, width, dark):
         browser.screenshot(picture)
         assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 10_000
         assert browser.console() == []
+
+
+def test_a_search_beside_the_strategies_by_hand(browser, tmp_path, page):
+    rows = "return [...document.querySelectorAll('#searched tbody tr')].map((row) => row.children[1].textContent)"
+    shown = "return getComputedStyle(document.getElementById('search')).display !== 'none'"
+    browser.open(page)
+    assert not browser.run(shown)
+    path = tmp_path / "searched.html"
+    write_page(str(path), searched_job(), load_hardware("atlas_800t_a2"), "2.9.0")
+    browser.open(path.as_uri())
+    assert browser.run(shown)
+    assert browser.run(rows) == ["up_proj, gate_proj", "head"]
+    browser.click(browser.find("//input[@id='show-same']"))
+    assert browser.run(rows) == ["up_proj, gate_proj", "the layer", "head"]
+    assert "every device has the whole weight" in browser.run("return document.getElementById('searched').textContent")

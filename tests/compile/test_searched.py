@@ -1,0 +1,122 @@
+"""What MindSpore's search chose beside the strategies by hand, and strategies that go through a file."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from msparallel.compile.searched import SearchedOperator, compare_cuts
+from msparallel.compile.strategies import OperatorCut, layout_strategy, numbers, operator_cuts, ranges
+
+ROWS, COLUMNS, BOTH = ((8, 1), (1, 1)), ((1, 1), (8, 1)), ((2, 1), (4, 1))
+
+
+def cut(layers: str, cell: str, op: str, strategy: tuple[tuple[int, ...], ...], count: int = 1) -> OperatorCut:
+    return OperatorCut(layers=layers, cell=cell, op=op, strategy=strategy, count=count)
+
+
+def row(layers: str, cell: str, op: str, chosen: object, by_hand: object, count: int = 1) -> SearchedOperator:
+    return SearchedOperator(layers=layers, cell=cell, op=op, count=count, chosen=chosen, by_hand=by_hand)
+
+
+@pytest.mark.pure
+def test_operators_are_matched_by_layer_cell_and_primitive():
+    chosen = [
+        cut("0-3", "up", "MatMul", ROWS),
+        cut("0-3", "up", "Add", ((8, 1), (1,))),
+        cut("", "head", "MatMul", ROWS),
+    ]
+    by_hand = [
+        cut("", "head", "MatMul", ROWS),
+        cut("0-3", "up", "MatMul", BOTH),
+        cut("0-3", "up", "Add", ((2, 4), (4,))),
+    ]
+    assert compare_cuts(chosen, by_hand) == [
+        row("0-3", "up", "MatMul", ROWS, BOTH),
+        row("0-3", "up", "Add", ((8, 1), (1,)), ((2, 4), (4,))),
+        row("", "head", "MatMul", ROWS, ROWS),
+    ]
+
+
+@pytest.mark.pure
+def test_layers_that_the_search_treats_differently_are_told_apart():
+    chosen = [cut("0, 3", "up", "MatMul", ROWS), cut("1-2", "up", "MatMul", BOTH)]
+    compared = compare_cuts(chosen, [cut("0-3", "up", "MatMul", BOTH)])
+    assert compared == [row("0, 3", "up", "MatMul", ROWS, BOTH), row("1-2", "up", "MatMul", BOTH, BOTH)]
+    assert [operator.same for operator in compared] == [False, True]
+
+
+@pytest.mark.pure
+def test_several_operators_of_a_cell_are_matched_where_they_are_alike_then_in_order():
+    chosen = [cut("", "core", "MatMul", ROWS, 2), cut("", "core", "MatMul", BOTH)]
+    by_hand = [cut("", "core", "MatMul", BOTH), cut("", "core", "MatMul", COLUMNS), cut("", "core", "MatMul", ROWS)]
+    assert compare_cuts(chosen, by_hand) == [
+        row("", "core", "MatMul", ROWS, ROWS),
+        row("", "core", "MatMul", BOTH, BOTH),
+        row("", "core", "MatMul", ROWS, COLUMNS),
+    ]
+
+
+@pytest.mark.pure
+def test_operators_of_one_form_only():
+    flash, plain = cut("0", "core", "FlashAttentionScore", ROWS), cut("0", "core", "Softmax", ((8, 1),))
+    compared = compare_cuts([flash], [plain])
+    assert compared == [
+        row("0", "core", "FlashAttentionScore", ROWS, None),
+        row("0", "core", "Softmax", None, ((8, 1),)),
+    ]
+    assert not any(operator.same for operator in compared)
+    assert compared[0].to_json() == {
+        "layers": "0", "cell": "core", "op": "FlashAttentionScore", "count": 1, "same": False,
+        "chosen": [[8, 1], [1, 1]], "chosen_words": "8 x 1, 1 x 1", "by_hand": None, "by_hand_words": None,
+    }  # fmt: skip
+
+
+CUTS = st.lists(
+    st.builds(
+        cut,
+        st.sampled_from(["", "0", "0-2", "1, 3"]),
+        st.sampled_from(["a", "b"]),
+        st.just("MatMul"),
+        st.sampled_from([ROWS, COLUMNS, BOTH]),
+        st.integers(1, 3),
+    ),
+    max_size=6,
+)
+
+
+def counted(cuts: list[OperatorCut]) -> int:
+    return sum(c.count * max(1, len(numbers(c.layers))) for c in cuts)
+
+
+@pytest.mark.pure
+@given(CUTS, CUTS)
+def test_no_operator_is_lost_or_made(chosen, by_hand):
+    compared = compare_cuts(chosen, by_hand)
+    for name, cuts in (("chosen", chosen), ("by_hand", by_hand)):
+        there = [operator for operator in compared if getattr(operator, name) is not None]
+        assert sum(operator.count * max(1, len(numbers(operator.layers))) for operator in there) == counted(cuts)
+    assert all(operator.same for operator in compare_cuts(chosen, chosen))
+
+
+@pytest.mark.pure
+@given(st.sets(st.integers(0, 200)))
+def test_layers_as_text_and_back(layers):
+    assert numbers(ranges(sorted(layers))) == sorted(layers)
+
+
+@pytest.mark.pure
+def test_a_cut_says_exactly_which_layers_have_how_many():
+    strategies = {f"Default/layers-CellList/{layer}-Layer/Add-op{number}": [[2, 1], [2, 1]]
+                  for layer, count in ((0, 1), (1, 2), (2, 2)) for number in range(count)}  # fmt: skip
+    assert [(c.layers, c.count) for c in operator_cuts(strategies)] == [("0", 1), ("1-2", 2)]
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("matrix", "tensor_map", "pieces"),
+    [([2, 1, 4], [2, 0, 1, -1], (2, 4, 1, 1)), ([2, 3, 4], [[0, 1], -1, 2], (12, 1, 2)), ([8], [], ())],
+)
+def test_a_layout_as_pieces_of_each_dim(matrix, tensor_map, pieces):
+    assert layout_strategy([{"device_matrix": matrix, "tensor_map": tensor_map}]) == (pieces,)
