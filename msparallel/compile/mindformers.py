@@ -25,7 +25,7 @@ from mindspore.nn.utils import no_init_parameters
 
 from msparallel.compile.build import Built
 from msparallel.compile.request import STRATEGY_FILE, Request, Role
-from msparallel.interop.mindformers import MindFormersConfig, read_json, read_mindformers, speed_up_file
+from msparallel.interop.mindformers import ARCHITECTURES, MindFormersConfig, read_json, read_mindformers, speed_up_file
 from msparallel.interop.model_names import load_model_config
 from msparallel.train.assemble import StepGraph
 
@@ -83,9 +83,11 @@ def _changes(read: MindFormersConfig, layers_of_a_group: int | None) -> dict[str
 
 
 def _written_model(model: dict[str, Any], folder: Path) -> Path:
-    """A Hugging Face config in a folder as MindFormers reads it."""
+    """A Hugging Face config in a folder as MindFormers reads it; it builds the class that architectures names."""
     place = folder / "model"
     place.mkdir()
+    names = [name for name, kind in ARCHITECTURES.items() if kind == model.get("model_type")]
+    model = {"architectures": names[:1], **model}
     (place / "config.json").write_text(json.dumps(model), encoding="utf-8")
     return place
 

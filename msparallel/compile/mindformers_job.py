@@ -18,7 +18,7 @@ from msparallel.compile import depth
 from msparallel.compile.dryrun import Depth, Job, Variant
 from msparallel.compile.request import Request
 from msparallel.errors import Problem, RecipeError, UserError
-from msparallel.interop.mindformers import ENGINE_MODES, MindFormersConfig
+from msparallel.interop.mindformers import ENGINE_MODES, VERSION, MindFormersConfig
 from msparallel.interop.model_names import TRAINED
 from msparallel.mesh import Mesh
 from msparallel.model.presets import PRESETS
@@ -30,6 +30,8 @@ BASE_BYTES = 900 * 2**20
 LAYER_BYTES = 48 * 2**20
 """One layer, forward and backward, shared by all micro-batches (MindFormers builds its models with lazy inline)."""
 MOST_LAYERS = 10_000
+TRAINING_MODELS = ("qwen3", "qwen3_moe", "telechat3", "telechat3_moe", "deepseek_v3")
+"""model_types with a training graph in MindFormers 1.9.0 (`models/*/modeling_*_train.py`)."""
 _MODEL = "model.model_config."
 _UNLIKE = {
     "first_k_dense_replace": (None, 0, False), "moe_layer_freq": (None, 1), "mlp_only_layers": (None, []),
@@ -119,8 +121,8 @@ def _require_training(config: MindFormersConfig) -> None:
     if config.use_legacy:
         message = (
             "MindFormers' legacy models (use_legacy true, which is what it takes where the key is absent) are not "
-            "compiled here. Its current ones (Qwen3, Qwen3-MoE, DeepSeek-V3, TeleChat3, GLM-4 MoE) need: "
-            "use_legacy: False"
+            f"compiled here. Those with a training graph of the current kind are {', '.join(TRAINING_MODELS)}; they "
+            "need: use_legacy: False"
         )
         raise RecipeError([config.problem("legacy", "use_legacy", message)])
     if not config.graph_mode:
@@ -141,6 +143,13 @@ def _stage_layers(config: MindFormersConfig) -> tuple[int, ...]:
     """Layers of each group at full depth."""
     key = next((name for name in ("num_hidden_layers", "num_layers") if name in config.model), "num_hidden_layers")
     number = config.model.get(key)
+    if config.model_type not in (None, *TRAINING_MODELS):
+        message = (
+            f"MindFormers {VERSION} has no training graph for {str(config.model_type)[:40]}; it trains "
+            f"{', '.join(TRAINING_MODELS)}."
+        )
+        named = "model_type" if "model_type" in config.model else "architectures"
+        raise RecipeError([config.problem("architecture", _MODEL + named, message)])
     if config.model_type is None or number is None:
         raise RecipeError([_no_shape(config)])
     if type(number) is not int or not 0 < number <= MOST_LAYERS:
@@ -178,10 +187,12 @@ def _unlike_layers(config: MindFormersConfig) -> str:
         return ", ".join(found)
     if config.model_type not in TRAINED:
         return f"{config.model_type} begins with dense layers where first_k_dense_replace does not say 0"
-    lists = {"recompute": config.recompute, "select_recompute": config.select_recompute}
-    for name, value in lists.items():
-        if not isinstance(value, (bool, type(None))):
-            return f"recompute_config.{name} names layers"
+    if not isinstance(config.recompute, (bool, type(None))):
+        return "recompute_config.recompute counts layers"
+    chosen = config.select_recompute
+    patterns = isinstance(chosen, list) and all(isinstance(pattern, str) for pattern in chosen)
+    if not patterns and not isinstance(chosen, (bool, type(None))):
+        return "recompute_config.select_recompute counts layers"
     swap = config.tree.get("swap_config.swap")
     return "swap_config.swap names layers" if swap is True else ""
 
