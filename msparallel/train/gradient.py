@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, nn, ops
-from mindspore.ops.auto_generate import ZerosLikeExt
 
 SCALE_START = 2.0**16
 SCALE_WINDOW = 1000
@@ -24,8 +23,6 @@ _multiply = ops.MultitypeFuncGraph("gradient_multiply")
 # root that follows it adds over all ranks of the stage and over the stages.
 _mark = ops.ExpandDims().add_prim_attr("grad_scale", True)
 _sum = ops.ReduceSum()
-# ops.zeros_like would be folded into the graph: a constant as large as the gradients, in memory all the time.
-_zeros_like = ZerosLikeExt()
 
 
 @_square.register("Tensor")
@@ -46,11 +43,6 @@ def total_square(gradients):
 def scale(factor, gradients):
     """Every gradient times `factor`, a tensor of shape () or (1,)."""
     return ops.HyperMap()(ops.partial(_multiply, factor), gradients)
-
-
-def clear(total):
-    """Set an accumulated gradient, a Parameter, to zero."""
-    return ops.assign(total, _zeros_like(total, None))
 
 
 class ClipByGlobalNorm(nn.Cell):

@@ -93,6 +93,8 @@ class AdamW(nn.Optimizer):
 
     Inputs:
         gradients: one tensor a parameter, in the same order.
+        applies: bool (1,), or None for true. False leaves parameters, moments and the step's number as they are, bit by
+            bit, if the gradients are zeros: betas of 1 and a rate of 0.
     """
 
     def __init__(self, parameters: Sequence[Parameter], optimizer: Optimizer, steps: int):
@@ -108,20 +110,27 @@ class AdamW(nn.Optimizer):
         self.moments1 = self._parameters.clone(prefix="adam_m", init="zeros")
         self.moments2 = self._parameters.clone(prefix="adam_v", init="zeros")
         self.kernel = ops.AdamWeightDecay()
+        self.one = Tensor([1.0], ms.float32)
 
-    def construct(self, gradients):
+    def construct(self, gradients, applies=None):
         rate = self.get_lr().reshape((1,))
         count = ops.cast(self.global_step, ms.float32) + 1.0
         correction1 = -ops.expm1(count * self.log_beta1)
         correction2 = ops.sqrt(-ops.expm1(count * self.log_beta2))
-        self.assignadd(self.global_step, self.global_step_increase_tensor)
+        beta1, beta2, increment = self.beta1, self.beta2, self.global_step_increase_tensor
+        rate = rate * correction2 / correction1
+        if applies is not None:
+            beta1, beta2 = ops.select(applies, beta1, self.one), ops.select(applies, beta2, self.one)
+            rate = ops.select(applies, rate, self.one - self.one)
+            increment = ops.cast(applies, ms.int32)
+        self.assignadd(self.global_step, increment)
         return self.hyper_map(
             ops.partial(
                 _update,
                 self.kernel,
-                rate * correction2 / correction1,
-                self.beta1,
-                self.beta2,
+                rate,
+                beta1,
+                beta2,
                 self.eps * correction2,
                 self.decay * correction1 / correction2,
             ),

@@ -19,20 +19,23 @@ What differs from MindSpore's own training cells, and why:
 
 from __future__ import annotations
 
-import mindspore as ms
-from mindspore import Tensor, nn, ops
+from mindspore import nn, ops
+from mindspore.ops.auto_generate import ZerosLikeExt
 from mindspore.parallel.nn import GradAccumulation, Pipeline
 
-from msparallel.train.gradient import ClipByGlobalNorm, LossScale, clear
+from msparallel.train.gradient import LossScale
 from msparallel.train.optimizer import AdamW
+from msparallel.train.update import Update
 
+# ops.zeros_like would be folded into the graph: a constant as large as the gradients, in memory all the time.
+_zeros_like = ZerosLikeExt()
 _clear = ops.MultitypeFuncGraph("clear_accumulated")
 
 
 @_clear.register("Tensor", "Tensor")
 def _clear_one(total, gradient):
     total = ops.depend(total, gradient)
-    return clear(total)
+    return ops.assign(total, _zeros_like(total, None))
 
 
 class ShardedStep(nn.Cell):
@@ -71,9 +74,9 @@ class ShardedStep(nn.Cell):
         elif self.accumulates:
             network = GradAccumulation(network, micro_batch_num)
         self.network = network.set_grad()
-        self.optimizer, self.weights, self.scaler = optimizer, optimizer.parameters, loss_scale
+        self.weights, self.scaler = optimizer.parameters, loss_scale
         self.gradient = ops.GradOperation(get_by_list=True, sens_param=loss_scale is not None)
-        self.clip = ClipByGlobalNorm(clip_norm)
+        self.update = Update(optimizer, clip_norm=clip_norm, loss_scale=loss_scale)
         self.map = ops.HyperMap()
         self.scattered = optimizer_shard
         if self.accumulates:
@@ -93,15 +96,3 @@ class ShardedStep(nn.Cell):
         loss, norm, overflow = self.update(loss, gradients if self.scattered else accumulated)
         accumulated = ops.depend(accumulated, loss)
         return ops.depend(loss, self.map(_clear, accumulated, gradients)), norm, overflow
-
-    def update(self, loss, gradients):
-        """Clip, and the optimizer unless a gradient overflowed."""
-        overflow = Tensor(False, ms.bool_)
-        if self.scaler is None:
-            gradients, norm = self.clip(gradients)
-            return ops.depend(loss, self.optimizer(gradients)), norm, overflow
-        gradients, norm = self.clip(gradients, self.scaler.value)
-        overflow = ops.logical_not(ops.isfinite(norm)).reshape(())
-        if not overflow:
-            loss = ops.depend(loss, self.optimizer(gradients))
-        return ops.depend(loss, self.scaler(overflow)), norm, overflow

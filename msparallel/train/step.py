@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from msparallel.train.gradient import ClipByGlobalNorm, LossScale, clear
+from msparallel.train.gradient import LossScale
 from msparallel.train.optimizer import AdamW
+from msparallel.train.update import Update
 
 BUCKET_BYTES = 32 * 2**20
 """Gradients are added over ranks in pieces of about this size: few messages, and little memory for the copies."""
@@ -91,37 +92,25 @@ class _Backward(nn.Cell):
         return loss, self.gradient(self.network, self.weights)(*inputs, sens)
 
 
-class _Update(nn.Cell):
-    """Sum over ranks, clip, and the optimizer unless a gradient overflowed."""
+class _UpdateOfAllRanks(nn.Cell):
+    """Sum over ranks, then the update."""
 
-    def __init__(self, optimizer: AdamW, clip_norm: float, loss_scale: LossScale | None, add_over_ranks: bool):
+    def __init__(self, update: Update, shapes: Sequence[tuple[int, ...]], add_over_ranks: bool):
         super().__init__(auto_prefix=False)
-        self.optimizer, self.scaler = optimizer, loss_scale
-        self.clip = ClipByGlobalNorm(clip_norm)
-        self.adds = add_over_ranks
+        self.update, self.adds = update, add_over_ranks
         if add_over_ranks:
-            self.add = AddOverRanks([p.shape for p in optimizer.parameters])
+            self.add = AddOverRanks(shapes)
 
     def construct(self, loss, gradients):
         if self.adds:
             loss, gradients = self.add(loss, gradients)
-        overflow = ms.Tensor(False)
-        if self.scaler is None:
-            gradients, norm = self.clip(gradients)
-            loss = ops.depend(loss, self.optimizer(gradients))
-        else:
-            gradients, norm = self.clip(gradients, self.scaler.value)
-            overflow = ops.logical_not(ops.isfinite(norm)).reshape(())
-            if not overflow:
-                loss = ops.depend(loss, self.optimizer(gradients))
-            loss = ops.depend(loss, self.scaler(overflow))
-        return loss, norm, overflow
+        return self.update(loss, gradients)
 
 
 class _WholeStep(nn.Cell):
     """Forward, backward and update in one graph: a step of one micro-batch."""
 
-    def __init__(self, backward: _Backward, update: _Update):
+    def __init__(self, backward: _Backward, update: _UpdateOfAllRanks):
         super().__init__(auto_prefix=False)
         self.backward, self.update = backward, update
 
@@ -146,7 +135,7 @@ class _Accumulate(nn.Cell):
 class _UpdateFromSums(nn.Cell):
     """The update from accumulated gradients, which are then cleared."""
 
-    def __init__(self, update: _Update, sums: ms.ParameterTuple):
+    def __init__(self, update: _UpdateOfAllRanks, sums: ms.ParameterTuple):
         super().__init__(auto_prefix=False)
         self.update, self.sums = update, sums
         self.map = ops.HyperMap()
@@ -154,7 +143,12 @@ class _UpdateFromSums(nn.Cell):
     def construct(self, loss):
         loss, norm, overflow = self.update(loss, self.sums)
         sums = self.map(ops.depend, self.sums, (loss,) * len(self.sums))
-        return ops.depend(loss, self.map(clear, sums)), norm, overflow
+        return ops.depend(loss, self.map(_clear, sums)), norm, overflow
+
+
+def _clear(total):
+    # The operator that would not be folded into a constant (ZerosLikeExt) has no kernel on the processor.
+    return ops.assign(total, ops.zeros_like(total))
 
 
 class LocalStep:
@@ -184,7 +178,11 @@ class LocalStep:
         network.set_train()
         self._accumulation_steps = accumulation_steps
         backward = _Backward(network, optimizer.parameters, loss_scale)
-        update = _Update(optimizer, clip_norm, loss_scale, add_over_ranks)
+        update = _UpdateOfAllRanks(
+            Update(optimizer, clip_norm=clip_norm, loss_scale=loss_scale),
+            [parameter.shape for parameter in optimizer.parameters],
+            add_over_ranks,
+        )
         if accumulation_steps == 1:
             self._whole = _WholeStep(backward, update)
         else:
