@@ -117,7 +117,8 @@ def purpose(execution: Execution, operator: Operator) -> Purpose:
     """What a collective is for, from where its values come and the scopes that MindSpore's passes leave."""
     if operator.op in ("Send", "Receive"):
         return "pipeline"
-    if sum(tensor.bytes for tensor in tensors(operator.type)) <= SCALAR_BYTES:
+    lengths = [length for tensor in tensors(operator.type) for length in tensor.shape]
+    if min(lengths, default=0) >= 0 and sum(tensor.bytes for tensor in tensors(operator.type)) <= SCALAR_BYTES:
         return "scalar"
     scope = operator.node.scope
     if any(mark in scope for mark in PARAMETER_MARKS):

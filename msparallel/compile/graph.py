@@ -30,14 +30,15 @@ _NUMPY = {"BFloat16": "uint16"}
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """dtype by MindSpore's name ("Float32"), shape per rank."""
+    """dtype by MindSpore's name ("Float32"), shape per rank; -1 is a length that only the data decides, and counts as
+    none."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def bytes(self) -> int:
-        return math.prod(self.shape) * ELEMENT_BYTES[self.dtype]
+        return math.prod(max(length, 0) for length in self.shape) * ELEMENT_BYTES[self.dtype]
 
 
 Type = TensorType | tuple["Type", ...] | str
@@ -161,7 +162,7 @@ def read_graph(folder: Path) -> CompiledGraph:
             item = json.loads(line)
             graph = item["graph"]
             if "node" in item:
-                nodes[graph].append(_node(item, groups))
+                nodes[graph].append(_node(item, groups, _FORWARD in names[graph]))
             elif "parameter" in item:
                 parameters[graph].append(
                     Parameter(item["parameter"], item["name"], _type(item["value"]), item["weight"])
@@ -179,7 +180,11 @@ def read_graph(folder: Path) -> CompiledGraph:
     return CompiledGraph(functions, folder / CONSTANTS_FILE)
 
 
-def _node(item: dict[str, Any], groups: Mapping[str, list[int]]) -> Node:
+_FORWARD = "▸"
+"""In the name of a function that is the forward pass of a reused cell; the backward pass has ◂."""
+
+
+def _node(item: dict[str, Any], groups: Mapping[str, list[int]], forward: bool) -> Node:
     attributes = item.get("attributes", {})
     if attributes.get("group") in groups:
         # Of groups that a network made itself MindSpore's engine knows only the name, and notes the whole world.
@@ -189,7 +194,8 @@ def _node(item: dict[str, Any], groups: Mapping[str, list[int]]) -> Node:
         op=item["op"],
         inputs=tuple(map(_input, item["inputs"])),
         type=_type(item["value"]),
-        scope=item["scope"],
+        # MindSpore marks a recomputed cell's operators in both passes of a function; in the first none is done again.
+        scope=item["scope"].removeprefix("recompute_") if forward else item["scope"],
         name=item["name"],
         attributes=attributes,
         primal=item.get("primal", {}),

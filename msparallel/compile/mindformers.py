@@ -69,7 +69,7 @@ def build_mindformers(request: Request) -> Built:
     with no_init_parameters():
         optimizer = trainer.create_optimizer_scheduler(network, set())
         step = trainer.create_model_wrapper(network, optimizer).set_train()
-    graph = StepGraph(cell=step, inputs=_inputs(config), executions=1)
+    graph = StepGraph(cell=step, inputs=_inputs(config, _seq_length(trainer)), executions=1)
     return Built(graphs=[graph], roles=_roles(step, network, optimizer), notes=notes)
 
 
@@ -183,11 +183,15 @@ def _network(trainer: Any, config: Any, columns: list[str] | None) -> nn.Cell:
     return network
 
 
-def _inputs(config: Any) -> tuple[Tensor, ...]:
+def _seq_length(trainer: Any) -> int:
+    """Tokens of a sequence in the model that was built."""
+    return int(trainer.real_model.get_gpt_transformer_config().seq_length)
+
+
+def _inputs(config: Any, length: int) -> tuple[Tensor, ...]:
     """Zeros for the columns of one rank's batch; MindFormers casts every column to int32."""
     rows = config.runner_config.batch_size
     loader = config.train_dataset.data_loader or {}
-    length = config.model.model_config.seq_length or (loader.get("config") or {}).get("seq_length")
     documents = (loader.get("config") or {}).get("eod_pad_length") or loader.get("compressed_eod_mask_length") or 128
     shapes = {"attention_mask": (rows, 1, length, length), "actual_seq_len": (rows, documents)}
     columns = config.train_dataset.input_columns

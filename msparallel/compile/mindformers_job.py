@@ -32,6 +32,12 @@ LAYER_BYTES = 48 * 2**20
 MOST_LAYERS = 10_000
 TRAINING_MODELS = ("qwen3", "qwen3_moe", "telechat3", "telechat3_moe", "deepseek_v3")
 """model_types with a training graph in MindFormers 1.9.0 (`models/*/modeling_*_train.py`)."""
+EXPERTS_NOTE = (
+    "How many tokens an expert gets is only known in training: what depends on it is not counted among live values and "
+    "in the messages that bring the tokens back."
+)
+_EXPERTS = ("num_experts", "n_routed_experts", "num_moe_experts")
+_EXPERT_MODELS = ("qwen3_moe", "telechat3_moe", "deepseek_v3")
 _MODEL = "model.model_config."
 _UNLIKE = {
     "first_k_dense_replace": (None, 0, False), "moe_layer_freq": (None, 1), "mlp_only_layers": (None, []),
@@ -80,6 +86,8 @@ def mindformers_job(
         notes.append(depth.note(layers))
     elif how_deep == "auto" and unlike and depth.is_worth_it(layers):
         notes.append(f"All layers were compiled, because they are not alike: {unlike}.")
+    if any(config.model.get(key) for key in _EXPERTS) or config.model_type in _EXPERT_MODELS:
+        notes.append(EXPERTS_NOTE)
     groups = len(layers)
     request = Request(
         source=config.path, kind="mindformers", overrides=list(overrides), world_size=mesh.size,

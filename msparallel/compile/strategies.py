@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,11 +77,12 @@ def alike_layers(counts: Mapping[int | None, int]) -> list[tuple[str, int]]:
     return [(ranges(sorted(layers)), count) for (_, count), layers in found.items()]
 
 
-def layout_strategy(layouts: Iterable[Mapping[str, Any]]) -> Strategy:
+def layout_strategy(layouts: Iterable[Mapping[str, Any] | list[Any]]) -> Strategy:
     """The strategy that layouts of an operator's inputs come to.
 
     Operators that got a `mindspore.parallel.Layout` instead of numbers carry it as their attribute in_layout:
-    tensor_map has for every dim the axes of device_matrix, counted from its end, that cut it, -1 for none.
+    tensor_map has for every dim the axes of device_matrix, counted from its end, that cut it, -1 for none. An input
+    that is a tuple of tensors has a list of layouts.
 
     >>> layout_strategy([{"device_matrix": [2, 1, 4], "tensor_map": [2, [0, 1], -1]}])
     ((2, 4, 1),)
@@ -95,8 +96,16 @@ def layout_strategy(layouts: Iterable[Mapping[str, Any]]) -> Strategy:
             )
             for axes in layout["tensor_map"]
         )
-        for layout in layouts
+        for layout in _flat(layouts)
     )
+
+
+def _flat(layouts: Iterable[Mapping[str, Any] | list[Any]]) -> Iterator[Mapping[str, Any]]:
+    for layout in layouts:
+        if isinstance(layout, Mapping):
+            yield layout
+        else:
+            yield from _flat(layout)
 
 
 def operator_place(name: str) -> tuple[int | None, str, str]:
