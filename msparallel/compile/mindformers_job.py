@@ -25,10 +25,13 @@ from msparallel.model.presets import PRESETS
 
 DEVICES_PER_NODE = 8
 """Devices of a machine: MindFormers' own default (DEVICE_NUM_PER_NODE); its files name no machine."""
-BASE_BYTES = 900 * 2**20
+BASE_BYTES = 1000 * 2**20
 """MindSpore and MindFormers imported, a network without layers compiled."""
-LAYER_BYTES = 48 * 2**20
-"""One layer, forward and backward, shared by all micro-batches (MindFormers builds its models with lazy inline)."""
+LAYER_BYTES, EXPERTS_LAYER_BYTES = 56 * 2**20, 96 * 2**20
+"""One layer, forward and backward, shared by all micro-batches, as MindFormers builds its models (lazy inline); measured
+41 MiB for Qwen3, 85 MiB for DeepSeek-V3."""
+UNSHARED_LAYER_BYTES = 110 * 2**20
+"""The same for each micro-batch, with model_config.disable_lazy_inline."""
 MOST_LAYERS = 10_000
 TRAINING_MODELS = ("qwen3", "qwen3_moe", "telechat3", "telechat3_moe", "deepseek_v3")
 """model_types with a training graph in MindFormers 1.9.0 (`models/*/modeling_*_train.py`)."""
@@ -86,7 +89,7 @@ def mindformers_job(
         notes.append(depth.note(layers))
     elif how_deep == "auto" and unlike and depth.is_worth_it(layers):
         notes.append(f"All layers were compiled, because they are not alike: {unlike}.")
-    if any(config.model.get(key) for key in _EXPERTS) or config.model_type in _EXPERT_MODELS:
+    if _has_experts(config):
         notes.append(EXPERTS_NOTE)
     groups = len(layers)
     request = Request(
@@ -105,7 +108,7 @@ def mindformers_job(
             Variant(
                 request=Request(**{**vars(request), "layers_of_a_group": number}),
                 stage_layers=stage_layers,
-                memory_bytes=compile_memory_bytes(sum(stage_layers)),
+                memory_bytes=compile_memory_bytes(config, sum(stage_layers)),
             )
             for number, stage_layers in zip(numbers, compiled, strict=True)
         ),
@@ -113,9 +116,15 @@ def mindformers_job(
     )
 
 
-def compile_memory_bytes(layers: int) -> int:
-    """Estimate for one rank; every rank holds the layers of all stages."""
-    return BASE_BYTES + LAYER_BYTES * layers
+def compile_memory_bytes(config: MindFormersConfig, layers: int) -> int:
+    """Estimate for one rank with a number of layers; every rank holds those of all stages."""
+    if config.model.get("disable_lazy_inline") is True:
+        return BASE_BYTES + UNSHARED_LAYER_BYTES * layers * config.micro_batches
+    return BASE_BYTES + (EXPERTS_LAYER_BYTES if _has_experts(config) else LAYER_BYTES) * layers
+
+
+def _has_experts(config: MindFormersConfig) -> bool:
+    return config.model_type in _EXPERT_MODELS or any(config.model.get(key) for key in _EXPERTS)
 
 
 def _require_training(config: MindFormersConfig) -> None:

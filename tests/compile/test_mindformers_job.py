@@ -75,8 +75,7 @@ def test_layers_that_are_not_alike_are_all_compiled(tmp_path, changes, told):
     path = write(tmp_path, DEEP | changes)
     found = job(path)
     assert [variant.stage_layers for variant in found.variants] == [(16, 17)]
-    [note] = found.notes
-    assert told in note
+    assert told in found.notes[0]
     with pytest.raises(UserError, match="--depth representative: layers are not alike") as error:
         job(path, depth="representative")
     assert told in str(error.value) and "--depth full" in str(error.value)
@@ -113,6 +112,19 @@ def test_what_is_not_compiled(tmp_path, changes, rule, key, told):
     assert told in problem.message
     if changes.get(key, GONE) is not GONE:
         assert problem.line
+
+
+def test_memory_grows_with_layers_experts_and_graphs_of_their_own(tmp_path):
+    dense, experts, unshared = (
+        job(write(tmp_path, DEEP | changes), depth="full").variants[0].memory_bytes
+        for changes in ({}, EXPERTS, {"model.model_config.disable_lazy_inline": True})
+    )
+    assert dense < experts < unshared
+
+
+def test_experts_tokens_are_not_counted(tmp_path):
+    assert "How many tokens an expert gets" in " ".join(job(write(tmp_path, EXPERTS)).notes)
+    assert "expert" not in " ".join(job(write(tmp_path)).notes)
 
 
 def test_a_model_named_beside_the_file(tmp_path):
