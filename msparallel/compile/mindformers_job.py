@@ -28,8 +28,8 @@ DEVICES_PER_NODE = 8
 BASE_BYTES = 1000 * 2**20
 """MindSpore and MindFormers imported, a network without layers compiled."""
 LAYER_BYTES, EXPERTS_LAYER_BYTES = 56 * 2**20, 96 * 2**20
-"""One layer, forward and backward, shared by all micro-batches, as MindFormers builds its models (lazy inline); measured
-41 MiB for Qwen3, 85 MiB for DeepSeek-V3."""
+"""One layer, forward and backward, which all micro-batches share, as MindFormers builds its models (lazy inline);
+measured 41 MiB for Qwen3, 85 MiB for DeepSeek-V3."""
 UNSHARED_LAYER_BYTES = 110 * 2**20
 """The same for each micro-batch, with model_config.disable_lazy_inline."""
 MOST_LAYERS = 10_000

@@ -47,7 +47,8 @@ def engine_error(request: Request, kind: str, text: str) -> UserError:
     if explain.searches(terms):
         told = explain.result_of_search(terms)
         return RecipeError([terms.problem(told.name, "result_of_search", told.message, "\n  ".join(lines), told.tries)])
-    stated = f"MindSpore's engine refuses rank {request.rank}; msparallel has no explanation for its words."
+    speaker = "MindFormers" if _from_mindformers(said) else "MindSpore's engine"
+    stated = f"{speaker} refuses rank {request.rank}; msparallel has no explanation for its words."
     return UserError("\n  ".join([request.source, stated, *lines]))
 
 
@@ -57,14 +58,21 @@ def _evidence(refusal: Refusal, words: str) -> str:
     return f"{refusal.sentence.rstrip('.')}: {reasons[0]}" if reasons else refusal.sentence
 
 
+def _from_mindformers(log: str) -> bool:
+    """Whether the exception was raised in MindFormers' own code."""
+    frames = re.findall(r'^  File "([^"]+)", line \d+, in ', log, re.MULTILINE)
+    return bool(frames) and "/mindformers/" in frames[-1]
+
+
 def _unknown(request: Request, refusal: Refusal, text: str, log: str) -> list[str]:
     """What can be said of words that no entry knows: themselves, their place, and a file that holds all of them."""
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", prefix=f"msparallel-refused-rank-{request.rank}-", suffix=".txt", delete=False
     ) as file:
         file.write(f"{refusal.kind}: {text}\n\n{log}")
+    speaker = "MindFormers" if _from_mindformers(log) else "MindSpore"
     lines = [
-        f"MindSpore, rank {request.rank}: {refusal.kind}: {_evidence(refusal, refusal.sentence)}",
+        f"{speaker}, rank {request.rank}: {refusal.kind}: {_evidence(refusal, refusal.sentence)}",
         f"Where: {refusal.where}" if refusal.where else "",
         f"The whole text is in {file.name}",
     ]
