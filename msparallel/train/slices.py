@@ -77,11 +77,12 @@ def parameter_slices(
 
 
 def _axes(mesh: Mesh, stride: int, size: int) -> tuple[str, ...]:
-    """Axes of the mesh that an axis of a device matrix covers."""
+    """Axes of the mesh that an axis of a device matrix is; experts may lie over a part of one, or over one and a part."""
     found, inner = [], 1
     for axis in ("tp", "cp", "dp"):
         degree = getattr(mesh, axis)
         if degree > 1 and stride <= inner and inner * degree <= stride * size:
             found.insert(0, axis)
         inner *= degree
-    return tuple(found) or (f"stride {stride} x {size}",)
+    exact = math.prod(getattr(mesh, axis) for axis in found) == size
+    return tuple(found) if found and exact else (f"stride {stride} x {size}",)

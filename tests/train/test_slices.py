@@ -58,3 +58,9 @@ def test_axes_of_the_mesh_are_named_where_one_axis_of_the_matrix_covers_several(
     parts = held(Mesh(dp=2, cp=2, tp=2), layout([4, 2], [1, -1], [4, 4], [16, 4]), (4, 4))
     assert parts[0].cut_by == (("dp", "cp"), ())
     assert [part.bounds[0] for part in parts] == [(0, 4), (0, 4), (4, 8), (4, 8), (8, 12), (8, 12), (12, 16), (12, 16)]
+
+
+def test_experts_over_one_axis_and_a_part_of_the_next_are_named_by_their_ranks():
+    parts = held(Mesh(dp=4, tp=4), layout([2, 8], [0, -1], [2, 4], [16, 4]), (2, 4))
+    assert parts[0].cut_by == (("stride 1 x 8",), ())
+    assert [part.bounds[0][0] for part in parts] == [2 * (rank % 8) for rank in range(16)]
