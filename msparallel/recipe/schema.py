@@ -128,10 +128,11 @@ class Parallel(Section):
     stage_layers: list[Layers] | None = None
     """Layers of each stage, first to last (stages x virtual_stages numbers). Left out: equal shares."""
     optimizer_shard: bool | Literal["level1", "level2", "level3"] = False
-    """Weights and optimizer state cut over data_parallel. true is level1; level2 cuts gradients too, level3 also
-    gathers weights again before the backward pass. MindSpore's level1 is more than ZeRO-1: weights are cut as well."""
+    """Weights and optimizer state cut over the devices that hold them alike (data_parallel x context_parallel). true is
+    level1; level2 cuts gradients too, level3 also gathers weights again before the backward pass. MindSpore's level1
+    is more than ZeRO-1: weights are cut as well."""
     optimizer_shard_size: Count | None = None
-    """Devices over which the optimizer shard is cut. Left out: all of data_parallel."""
+    """Devices over which the optimizer shard is cut. Left out: all that hold the same."""
     optimizer_shard_threshold_kib: Annotated[int, Field(ge=0)] | None = None
     """Parameters smaller than this stay whole. Left out: 64."""
     recompute: Literal["none", "selective", "full"] = "none"

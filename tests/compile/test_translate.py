@@ -346,7 +346,8 @@ PROVOKED = [  # changes of BASE, rules left out, key, words of the explanation, 
      "device_number_suits_mindspore", "parallel.data_parallel", "6 devices", "device_num: 6"),
     ({**WIDE, "parallel.optimizer_shard": "level3"}, "shard_level_with_accumulation", "parallel.optimizer_shard",
      "share one graph", "only support with lazy_inline"),
-    ({**WIDE, "parallel.strategy_load_file": "strategies.json"}, "", "parallel.strategy_load_file",
+    ({**WIDE, "parallel.strategy_load_file": "strategies.json"}, "load_file_needs_propagation",
+     "parallel.strategy_load_file",
      "holds no strategies", "parse error at line 1"),
 ]  # fmt: skip
 PROVOKED_SLOWLY = [
@@ -362,15 +363,15 @@ PROVOKED_SLOWLY = [
      "at least 2 micro-batches", "must be split into micro batch"),
     ({"parallel.pipeline_stages": 1, "parallel.data_parallel": 4, "parallel.model_parallel": 2,
       "train.global_batch_size": 16, "parallel.optimizer_shard": True, "parallel.optimizer_shard_size": 16},
-     "shard_size_within_data_parallel", "parallel.optimizer_shard_size", "over 16 of 8", "should not exceed"),
+     "shard_size_divides_copies", "parallel.optimizer_shard_size", "over 16 of 8", "should not exceed"),
     ({"parallel.mode": "auto_parallel", "parallel.pipeline_stages": 1, "parallel.data_parallel": 6,
       "parallel.model_parallel": 4, "train.global_batch_size": 24, "cluster.nodes": 3,
       "parallel.search_mode": "recursive_programming"},
      "search_needs_power_of_two", "parallel.search_mode", "not 24", "power of 2"),
     ({**SEARCH, "model.attention": "plain"}, "search_needs_flash", "model.attention", "do not fit",
      "need to broadcast"),
-    ({**WIDE, "parallel.strategy_load_file": "absent.json"}, "", "parallel.strategy_load_file", "does not exist",
-     "CheckPoint file is not found"),
+    ({**WIDE, "parallel.strategy_load_file": "absent.json"}, "load_file_needs_propagation",
+     "parallel.strategy_load_file", "does not exist", "CheckPoint file is not found"),
 ]  # fmt: skip
 
 

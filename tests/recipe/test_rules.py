@@ -186,6 +186,8 @@ CASES = [
         "parallel.strategy_load_file=s.json parallel.strategy_save_file=t.json",
         "no strategies",
     ),
+    Case("load_file_needs_propagation", TENSOR, "parallel.strategy_load_file=s.json", "blocks' own strategies"),
+    Case("load_file_needs_propagation", SEARCH, "parallel.strategy_load_file=s.json", "recursive_programming"),
     # devices
     Case(
         "one_auto",
@@ -283,19 +285,25 @@ CASES = [
         "data_parallel 2 x micro_batch_size 1 x micro_batch_num 4 = 8",
     ),
     # optimizer shard
-    Case("shard_needs_data_parallel", TENSOR, "parallel.optimizer_shard=true", "which is 1"),
+    Case("shard_needs_copies", TENSOR, "parallel.optimizer_shard=true", "nothing to cut but norms"),
     Case("shard_needs_operator_mode", WORKERS, "parallel.optimizer_shard=level2", "data_parallel does not use"),
     Case(
-        "shard_size_within_data_parallel",
+        "shard_size_divides_copies",
         REPLICAS,
         "parallel.optimizer_shard=true parallel.optimizer_shard_size=3",
         "4 % 3 = 1",
     ),
     Case(
-        "shard_size_within_data_parallel",
+        "shard_size_divides_copies",
         REPLICAS,
         "parallel.optimizer_shard=true parallel.optimizer_shard_size=8",
         "4 % 8 = 4",
+    ),
+    Case(
+        "shard_size_divides_copies",
+        REPLICAS,
+        "parallel.optimizer_shard=true parallel.optimizer_shard_size=1",
+        "takes 1 for all 4 copies",
     ),
     Case("shard_level3_without_pipeline", HYBRID, "parallel.optimizer_shard=level3", "does not compile level3"),
     Case("shard_details_need_shard", REPLICAS, "parallel.optimizer_shard_size=2", "optimizer_shard is off"),

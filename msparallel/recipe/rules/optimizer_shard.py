@@ -1,4 +1,4 @@
-"""Weights and optimizer state cut over data_parallel."""
+"""Weights and optimizer state cut over the devices that hold them alike."""
 
 from __future__ import annotations
 
@@ -16,19 +16,24 @@ SHARD, SIZE, THRESHOLD = (
 )
 
 
-def shard_needs_data_parallel(recipe: Recipe) -> Iterator[Finding]:
-    """optimizer_shard needs data_parallel above 1: it is data_parallel that the weights are cut over."""
-    replicas = derive.degree(recipe, "dp")
-    if replicas is None or not recipe.parallel.optimizer_shard or replicas > 1:
+def shard_needs_copies(recipe: Recipe) -> Iterator[Finding]:
+    """optimizer_shard needs data_parallel or context_parallel above 1: it cuts what several devices hold alike."""
+    copies = _copies(recipe)
+    if copies is None or not recipe.parallel.optimizer_shard or copies > 1:
         return
     parts = {SHARD: None, SIZE: None, THRESHOLD: None}
     yield Finding(
         key=SHARD,
-        message="Without effect: weights and optimizer state are cut over data_parallel, which is 1. Leave it "
-        "out, or raise "
-        "data_parallel.",
+        message="No two devices hold the same part of a matrix: data_parallel x context_parallel is 1, so there is "
+        "nothing to cut but norms. Leave it out, or raise data_parallel.",
         tries=itertools.chain([parts], degree_changes(recipe, "parallel.data_parallel", [2, 4, 8])),
     )
+
+
+def _copies(recipe: Recipe) -> int | None:
+    """Devices that hold the same part of a matrix."""
+    grid = derive.mesh(recipe)
+    return None if grid is None else grid.dp * grid.cp
 
 
 def shard_needs_operator_mode(recipe: Recipe) -> Iterator[Finding]:
@@ -42,15 +47,24 @@ def shard_needs_operator_mode(recipe: Recipe) -> Iterator[Finding]:
         )
 
 
-def shard_size_within_data_parallel(recipe: Recipe) -> Iterator[Finding]:
-    """optimizer_shard_size divides data_parallel; MindSpore ignores a size that does not, and refuses a larger one."""
-    replicas, size = derive.degree(recipe, "dp"), recipe.parallel.optimizer_shard_size
-    if replicas is None or size is None or not recipe.parallel.optimizer_shard or replicas == 1 or replicas % size == 0:
+def shard_size_divides_copies(recipe: Recipe) -> Iterator[Finding]:
+    """optimizer_shard_size is above 1 and divides data_parallel x context_parallel. MindSpore takes 1, and whatever is
+    too large, for all copies, and leaves weights whole at a size that does not divide."""
+    copies, size = _copies(recipe), recipe.parallel.optimizer_shard_size
+    if copies is None or size is None or not recipe.parallel.optimizer_shard or copies == 1:
         return
+    if size > 1 and copies % size == 0:
+        return
+    broken = (
+        f"MindSpore takes 1 for all {copies} copies."
+        if size == 1
+        else f"data_parallel x context_parallel = {copies} is not a multiple of {size} ({copies} % {size} = "
+        f"{copies % size})."
+    )
     yield Finding(
         key=SIZE,
-        message=f"data_parallel {replicas} is not a multiple of {size} ({replicas} % {size} = {replicas % size}).",
-        tries=[*({SIZE: count} for count in nearby(size, divisors(replicas)) if count > 1), {SIZE: None}],
+        message=broken,
+        tries=[*({SIZE: count} for count in nearby(size, divisors(copies)) if count > 1), {SIZE: None}],
     )
 
 
@@ -77,9 +91,9 @@ def shard_details_need_shard(recipe: Recipe) -> Iterator[Finding]:
 
 
 RULES = (
-    shard_needs_data_parallel,
+    shard_needs_copies,
     shard_needs_operator_mode,
-    shard_size_within_data_parallel,
+    shard_size_divides_copies,
     shard_level3_without_pipeline,
     shard_details_need_shard,
 )
