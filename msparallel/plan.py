@@ -60,9 +60,13 @@ class Plan:
     @property
     def configures_operators(self) -> bool:
         """Whether blocks give operators their strategies. recursive_programming finds them all by itself;
-        sharding_propagation starts from the ones that are configured."""
-        search_mode = self.recipe.parallel.search_mode or DEFAULT_SEARCH_MODE
-        return self.shards and not (self.recipe.parallel.mode == "auto_parallel" and search_mode == DEFAULT_SEARCH_MODE)
+        sharding_propagation starts from those of the blocks, or of a file: MindSpore takes a file's strategy only for
+        an operator that has none."""
+        parallel = self.recipe.parallel
+        if parallel.mode != "auto_parallel":
+            return self.shards
+        search_mode = parallel.search_mode or DEFAULT_SEARCH_MODE
+        return self.shards and search_mode == "sharding_propagation" and not parallel.strategy_load_file
 
     @property
     def seq_length(self) -> int:

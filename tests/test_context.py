@@ -95,7 +95,7 @@ def test_one_line_of_yaml_changes_one_argument(override, key, value):
 
 def test_both_interfaces_name_the_same_strategy_files():
     overrides = ["parallel.strategy_load_file=a/s.json", "parallel.strategy_save_file=t.ckpt"]
-    plan = resolve(load_recipe(BASE, overrides))
+    plan = resolve(load_recipe("gpt2_124m_auto_load", overrides))
     files = {"load_file": "a/s.json", "save_file": "t.ckpt"}
     assert context.context_kwargs(plan)["strategy_ckpt_config"] == files
     # AutoParallel hands what these two are given to strategy_ckpt_config (MindSpore 2.9, parallel/_utils.py).

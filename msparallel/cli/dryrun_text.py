@@ -38,6 +38,8 @@ WIDTH = 100
 """Where the output is no terminal."""
 MOST_ROWS = 40
 """Of one table; the rest is counted."""
+MOST_SEARCHED = 20
+"""Kinds of operators that a search cuts otherwise; each takes three lines."""
 PARTS = (("w", "weights"), ("g", "gradients"), ("o", "optimizer"), ("l", "live"))
 """Letter in a bar -> column."""
 
@@ -222,11 +224,11 @@ def _searched(job: DryRun, width: int) -> list[str]:
     lines += _table(rows, width, right={1, 2, 3, 4})
     kinds = searched_kinds(search.operators)
     others = [kind for kind in kinds if not kind.same and "-" not in (kind.chosen, kind.by_hand)]
-    rows = [("layers", "operator", "chosen", "by hand", "where")]
-    rows += [(k.layers, k.op, k.chosen, k.by_hand, ", ".join(k.cells)) for k in others[:MOST_ROWS]]
-    lines += [*_table(rows, width), *_more(others)] if others else []
-    meanings = {kind.chosen: kind.meaning[0] for kind in others} | {kind.by_hand: kind.meaning[1] for kind in others}
-    lines += [f"  {pieces}: {meaning}" for pieces, meaning in meanings.items() if meaning]
+    for kind in others[:MOST_SEARCHED]:
+        lines.append("  " + "  ".join(filter(None, [kind.layers, kind.op, ", ".join(kind.cells)])))
+        for name, told, meaning in zip(("chosen ", "by hand"), (kind.chosen, kind.by_hand), kind.meaning, strict=True):
+            lines.append(f"    {name}  {told}{': ' * bool(meaning)}{meaning}")
+    lines += [f"  ... {len(others) - MOST_SEARCHED} more: --json has them all"] * (len(others) > MOST_SEARCHED)
     same = sum(kind.count for kind in kinds if kind.same)
     if same == sum(kind.count for kind in kinds):
         lines.append("  All operators are cut as by hand.")

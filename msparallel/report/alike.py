@@ -224,7 +224,7 @@ def searched_kinds(operators: Iterable[SearchedOperator]) -> list[SearchedKind]:
             for strategy in (operator.chosen, operator.by_hand)
         ]
         cells = found.setdefault((operator.layers, operator.op, words[0], words[1], operator.same), {})
-        place = operator.cell or ("the layer" if operator.layers else "the model")
+        place = _below_model(operator.cell) or ("the layer" if operator.layers else "the model")
         cells[place] = cells.get(place, 0) + operator.count
     kinds = []
     for (layers, op, first, second, same), cells in found.items():

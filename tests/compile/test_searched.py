@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+from compiled import plan_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from msparallel.compile.dryrun import DryRun, dry_run, recipe_job
 from msparallel.compile.searched import SearchedOperator, compare_cuts
 from msparallel.compile.strategies import OperatorCut, layout_strategy, numbers, operator_cuts, ranges
+from msparallel.errors import UserError
 
 ROWS, COLUMNS, BOTH = ((8, 1), (1, 1)), ((1, 1), (8, 1)), ((2, 1), (4, 1))
 
@@ -120,3 +127,55 @@ def test_a_cut_says_exactly_which_layers_have_how_many():
 )
 def test_a_layout_as_pieces_of_each_dim(matrix, tensor_map, pieces):
     assert layout_strategy([{"device_matrix": matrix, "tensor_map": tensor_map}]) == (pieces,)
+
+
+GPT2 = ("gpt2_124m_auto_parallel", "model.num_layers=2", "train.global_batch_size=8")
+
+
+def whole_model(recipe: str, *words: str, save: Path | None = None, by_hand: bool = False) -> DryRun:
+    job = recipe_job(plan_of(recipe, *words), "full")
+    job = job if by_hand else replace(job, by_hand=None)
+    return dry_run(job, [0], progress=False, save_strategy=str(save) if save else None)
+
+
+@pytest.mark.cpu
+def test_a_search_is_compared_with_the_strategies_by_hand():
+    """With model_parallel 4 the blocks cut their matrices; recursive_programming cuts this small model's batch only."""
+    done = whole_model(*GPT2, "parallel.data_parallel=2", "parallel.model_parallel=4", by_hand=True)
+    search = done.search
+    assert search and search.by_hand and search.how == "searched by recursive_programming"
+    found = {(row.layers, row.cell, row.op): row for row in search.operators}
+    up = found["0-1", "mlp.up_proj", "MatMul"]
+    assert (up.chosen, up.by_hand, up.same) == (((8, 1), (1, 1)), ((2, 1), (4, 1)), False)
+    attend = found["0-1", "self_attn.core", "FlashAttentionScore"]
+    assert attend.by_hand == ((2, 4, 1, 1),) * 3 + ((2, 1, 1, 1),), "operators that got layouts are among them"
+    assert search.by_hand.weights_bytes < search.chosen.weights_bytes
+    assert done.to_json()["search"]["by_hand"]["collective_bytes"] > 0
+    assert {row["same"] for row in done.to_json()["searched"]} == {True, False}
+
+
+@pytest.mark.cpu
+def test_strategies_go_through_a_file(tmp_path):
+    """What one dry run saved another one takes: changed in the file, changed in the operators."""
+    path = tmp_path / "strategy.json"
+    saved = whole_model(*GPT2, save=path)
+    found = json.loads(path.read_text())
+    products = [name for name in found["parallel_strategy_item"] if name.startswith("MatMul") and "up_proj" in name]
+    assert len(products) == 2
+    for name in products:
+        found["parallel_strategy_item"][name]["parallel_strategy"] = [[1, 1], [8, 1]]
+    path.write_text(json.dumps(found))
+    loaded = whole_model("gpt2_124m_auto_load", *GPT2[1:], f"parallel.strategy_load_file={path}")
+    own = [c for c in loaded.ranks[0].cuts if c.op == "MatMul"]
+    assert [c.strategy for c in own if c.cell == "mlp.up_proj"] == [((1, 1), (8, 1))]
+    assert [c for c in own if c.cell != "mlp.up_proj"] == [
+        c for c in saved.ranks[0].cuts if c.op == "MatMul" and c.cell != "mlp.up_proj"
+    ]
+
+
+@pytest.mark.cpu
+def test_a_form_by_hand_that_does_not_compile_is_told():
+    job = recipe_job(plan_of(*GPT2), "full")
+    done = dry_run(replace(job, by_hand=UserError("No such cut.")), [0], progress=False)
+    assert done.search and done.search.by_hand is None and done.search.refused == "No such cut."
+    assert done.search.operators and not any(row.same for row in done.search.operators)

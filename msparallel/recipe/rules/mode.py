@@ -204,6 +204,18 @@ def strategy_files_need_engine(recipe: Recipe) -> Iterator[Finding]:
             )
 
 
+def load_file_needs_propagation(recipe: Recipe) -> Iterator[Finding]:
+    """strategy_load_file belongs to sharding_propagation: elsewhere strategies are the blocks' own, or all searched."""
+    parallel, key = recipe.parallel, "parallel.strategy_load_file"
+    if recipe.value(key) is None or parallel.mode not in OPERATOR_MODES:
+        return
+    propagation: Changes = {MODE: "auto_parallel", "parallel.search_mode": "sharding_propagation"}
+    if parallel.mode == "semi_auto_parallel":
+        yield without_effect(key, "in semi_auto_parallel the blocks' own strategies go before a file's", propagation)
+    elif (parallel.search_mode or DEFAULT_SEARCH_MODE) == "recursive_programming":
+        yield without_effect(key, "recursive_programming finds every strategy by itself", propagation)
+
+
 def _infeasible_group(grid: Mesh) -> tuple[tuple[str, ...], list[int]] | None:
     """First group inside a stage that MindSpore cannot create on Ascend, with its axes."""
     stage = grid.size // grid.pp
@@ -295,4 +307,5 @@ RULES = (
     groups_fit_servers,
     search_mode_needs_auto,
     strategy_files_need_engine,
+    load_file_needs_propagation,
 )
