@@ -20,7 +20,7 @@ from typing import TypeVar
 from msparallel.compile.collectives import CollectiveUse
 from msparallel.compile.order import Peak
 from msparallel.compile.rank_report import HeldParameter, RankReport, layers_of_stage
-from msparallel.compile.strategies import OperatorCut, ranges
+from msparallel.compile.strategies import OperatorCut, numbers, ranges
 from msparallel.plan import Plan, resolve
 from msparallel.recipe.load import load_recipe
 
@@ -139,8 +139,8 @@ def _collectives(
     return sorted(found, key=lambda use: (-use.total_bytes, use.op, use.ranks))
 
 
-def _parameters(stage_layers: Sequence[int], report: RankReport) -> list[HeldParameter]:
-    """Those of the compiled layers, for every layer that they stand for."""
+def _copies(stage_layers: Sequence[int]) -> dict[int, list[int]]:
+    """Compiled layer -> the layers that it stands for."""
     copies: dict[int, list[int]] = {}
     compiled = max(LAYERS_OF_A_GROUP)
     start = 0
@@ -148,6 +148,12 @@ def _parameters(stage_layers: Sequence[int], report: RankReport) -> list[HeldPar
         for place in range(layers):
             copies.setdefault(group * compiled + min(place, compiled - 1), []).append(start + place)
         start += layers
+    return copies
+
+
+def _parameters(stage_layers: Sequence[int], report: RankReport) -> list[HeldParameter]:
+    """Those of the compiled layers, for every layer that they stand for."""
+    copies = _copies(stage_layers)
     found = []
     for layer, run in groupby(report.parameters, key=lambda parameter: _layer_of(parameter.name)):
         alike = list(run)
@@ -169,6 +175,8 @@ def _in_layer(name: str, layer: int) -> str:
 
 
 def _cuts(stage_layers: Sequence[int], cuts: Sequence[OperatorCut]) -> list[OperatorCut]:
-    compiled = ranges(range(max(LAYERS_OF_A_GROUP) * len(stage_layers)))
-    everywhere = ranges(range(sum(stage_layers)))
-    return [replace(cut, layers=everywhere if cut.layers == compiled else cut.layers) for cut in cuts]
+    copies = _copies(stage_layers)
+    return [
+        replace(cut, layers=ranges(sorted(layer for number in numbers(cut.layers) for layer in copies[number])))
+        for cut in cuts
+    ]
