@@ -77,7 +77,7 @@ def parameter_slices(
 
 
 def _axes(mesh: Mesh, stride: int, size: int) -> tuple[str, ...]:
-    """Axes of the mesh that an axis of a device matrix is; experts may lie over a part of one, or over one and a part."""
+    """Axes of the mesh that an axis of a device matrix is; experts may lie over a part of one, or one and a part."""
     found, inner = [], 1
     for axis in ("tp", "cp", "dp"):
         degree = getattr(mesh, axis)
