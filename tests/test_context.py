@@ -69,7 +69,7 @@ CHANGES = [
     ),
     ("parallel.virtual_stages=2", "pipeline_config", {"pipeline_interleave": True, "pipeline_scheduler": "1f1b"}),
     ("parallel.optimizer_shard=true", "parallel_optimizer_config", SHARD | {"optimizer_level": "level1"}),
-    ("parallel.optimizer_shard=level3", "parallel_optimizer_config", SHARD | {"optimizer_level": "level3"}),
+    ("parallel.optimizer_shard=level2", "parallel_optimizer_config", SHARD | {"optimizer_level": "level2"}),
     ("parallel.comm_fusion=none", "comm_fusion", {"openstate": False}),
     ("parallel.comm_fusion=32", "comm_fusion", {"openstate": True, **dict.fromkeys(FUSED, FUSED_32)}),
     ("parallel.strategy_save_file=s.json", "strategy_ckpt_config", {"save_file": "s.json"}),

@@ -30,7 +30,7 @@ from msparallel.compile.library import library_path
 from msparallel.compile.request import FAILURE_FILE, STAGE_FILE, Request, write_json
 from msparallel.compile.translate import engine_error
 from msparallel.errors import RunError, UserError
-from msparallel.launch.processes import die_with_parent, sigterm_as_interrupt
+from msparallel.launch.processes import die_with_parent, interruptible
 
 POLL_S = 0.1
 TIME_LIMIT_S = 1800.0
@@ -92,27 +92,29 @@ def compile_ranks(
         mininterval=0.5,
         miniters=0,
     )
-    terminated = sigterm_as_interrupt()
-    try:
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                running.append(_start(waiting.pop()))
-            for worker in list(running):
-                if worker.process.poll() is not None:
-                    running.remove(worker)
-                    _check(worker)
-                    bar.update()
-                    yield worker.request
-                else:
-                    _watch(worker, time_limit_s)
-            bar.set_postfix_str(", ".join(f"rank {w.request.rank}: {_stage(w)}" for w in running), refresh=False)
-            bar.update(0)  # draws at most every mininterval
-            time.sleep(POLL_S)
-    finally:
-        for worker in running:
-            _kill(worker)
-        bar.close()
-        signal.signal(signal.SIGTERM, terminated)
+    with interruptible() as check_interrupt:
+        try:
+            while waiting or running:
+                check_interrupt()
+                while waiting and len(running) < at_once:
+                    running.append(_start(waiting.pop()))
+                for worker in list(running):
+                    if worker.process.poll() is not None:
+                        running.remove(worker)
+                        _check(worker)
+                        bar.update()
+                        yield worker.request
+                    else:
+                        _watch(worker, time_limit_s)
+                stages = (f"rank {worker.request.rank}: {_stage(worker)}" for worker in running)
+                bar.set_postfix_str(", ".join(stages), refresh=False)
+                bar.update(0)  # draws at most every mininterval
+                time.sleep(POLL_S)
+            check_interrupt()
+        finally:
+            for worker in running:
+                _kill(worker)
+            bar.close()
 
 
 def _at_once(ranks: int, memory_bytes: int) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _PDEATHSIG = 1
@@ -27,3 +28,25 @@ def sigterm_as_interrupt() -> Callable[..., Any] | int | None:
         raise KeyboardInterrupt
 
     return signal.signal(signal.SIGTERM, interrupt)
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], None]]:
+    """SIGINT and SIGTERM raise KeyboardInterrupt, and again in the function that is given, which a loop calls: one that
+    comes while an object is being taken down is not heard otherwise."""
+    came: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if came:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield check
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
