@@ -25,6 +25,8 @@ import yaml
 
 from msparallel.cli.main import commands, main
 from msparallel.cli.recipe_arguments import split_overrides
+from msparallel.compile.mindformers_job import mindformers_job
+from msparallel.interop.mindformers import is_mindformers, read_mindformers
 from msparallel.plan import resolve
 from msparallel.recipe.library import shipped_recipes
 from msparallel.recipe.load import load_recipe
@@ -110,7 +112,9 @@ def check_run(command: str) -> None:
     given = [word for value in context.params.values() for word in (value if isinstance(value, tuple) else [value])]
     recipes, overrides = split_overrides(word for word in given if isinstance(word, str) and word in words)
     for recipe in recipes:
-        if recipe in shipped_recipes() or recipe.endswith(".yaml"):
+        if verb == "dryrun" and Path(recipe).is_file() and is_mindformers(recipe):
+            mindformers_job(read_mindformers(recipe, overrides=overrides))
+        elif recipe in shipped_recipes() or recipe.endswith(".yaml"):
             loaded = load_recipe(recipe, overrides)
             several = verb == "run" and resolve(loaded).nodes > 1
             assert not several or None not in (context.params["master_addr"], context.params["master_port"]), command

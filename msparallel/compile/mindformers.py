@@ -189,7 +189,7 @@ def _seq_length(trainer: Any) -> int:
 
 
 def _inputs(config: Any, length: int) -> tuple[Tensor, ...]:
-    """Zeros for the columns of one rank's batch; MindFormers casts every column to int32."""
+    """Zeros for the columns of one rank's batch; MindFormers' data sets give every column as int32."""
     rows = config.runner_config.batch_size
     loader = config.train_dataset.data_loader or {}
     documents = (loader.get("config") or {}).get("eod_pad_length") or loader.get("compressed_eod_mask_length") or 128
