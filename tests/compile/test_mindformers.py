@@ -108,7 +108,8 @@ def test_one_stage(tmp_path, steps):
 
 
 def test_experts(tmp_path):
-    of_this_size = {"model.model_config.moe_intermediate_size": 32, "model.model_config.moe_grouped_gemm": True}
+    of_this_size = {"model.model_config.moe_intermediate_size": 32, "model.model_config.moe_grouped_gemm": True,
+                    "model.model_config.routed_scaling_factor": 1.0}  # fmt: skip
     path = write(tmp_path, SMALL | EXPERTS | of_this_size)
     [report] = dried(path, 0).ranks
     experts = [p for p in report.parameters if p.role == "weight" and ".experts." in p.name]
