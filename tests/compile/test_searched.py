@@ -141,7 +141,8 @@ def whole_model(recipe: str, *words: str, save: Path | None = None, by_hand: boo
 @pytest.mark.cpu
 def test_a_search_is_compared_with_the_strategies_by_hand():
     """With model_parallel 4 the blocks cut their matrices; recursive_programming cuts this small model's batch only."""
-    done = whole_model(*GPT2, "parallel.data_parallel=2", "parallel.model_parallel=4", by_hand=True)
+    degrees = ("parallel.data_parallel=2", "parallel.model_parallel=4", "train.micro_batch_size=4")
+    done = whole_model(*GPT2, *degrees, by_hand=True)
     search = done.search
     assert search and search.by_hand and search.how == "searched by recursive_programming"
     found = {(row.layers, row.cell, row.op): row for row in search.operators}
