@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from msparallel.compile import depth
+from msparallel.compile.expand import UnreadableGraph
 from msparallel.compile.memory import compile_memory_bytes
 from msparallel.compile.rank_report import RankReport, read_report
 from msparallel.compile.ranks import TIME_LIMIT_S, compile_ranks, temporary_folder
@@ -221,13 +222,7 @@ def dry_run(
         ]
         memory_bytes = max(variant.memory_bytes for variant in job.variants)
         for done in compile_ranks(requests, memory_bytes=memory_bytes, time_limit_s=time_limit_s, progress=progress):
-            report = read_report(
-                Path(done.folder),
-                rank=done.rank,
-                mesh=job.mesh,
-                devices_per_node=job.devices_per_node,
-                stage_layers=variants[done.folder][1].stage_layers,
-            )
+            report = _read(job, done, variants[done.folder][1])
             found.setdefault(done.rank, []).append(report)
             notes |= dict.fromkeys(read_result(Path(done.folder)).notes)
         if save_strategy is not None:
@@ -255,6 +250,21 @@ def _search(job: Job, chosen: RankReport, time_limit_s: float, progress: bool) -
     except UserError as error:
         return Search(how=job.how, chosen=chosen, refused=str(error))
     return Search(how=job.how, chosen=chosen, by_hand=by_hand.ranks[0])
+
+
+def _read(job: Job, done: Request, variant: Variant) -> RankReport:
+    try:
+        return read_report(
+            Path(done.folder),
+            rank=done.rank,
+            mesh=job.mesh,
+            devices_per_node=job.devices_per_node,
+            stage_layers=variant.stage_layers,
+        )
+    except UnreadableGraph as error:
+        raise RunError(
+            f"{job.source}\n  MindSpore compiled rank {done.rank}, but what the graph runs cannot be counted: {error}."
+        ) from None
 
 
 def _save(strategies: Path, target: Path) -> None:

@@ -37,6 +37,10 @@ class Output:
     item: int | None = None
 
 
+class UnreadableGraph(Exception):
+    """A compiled graph whose execution does not follow from it; the text says which operator, why, and what does."""
+
+
 Source: TypeAlias = "Output | Parameter | Constant | ConstantTensor | tuple[Source, ...]"
 """Where a value comes from."""
 
@@ -87,7 +91,7 @@ class Execution:
 
 
 def expand(graph: CompiledGraph) -> Execution:
-    """Write every call out. Raises NotImplementedError for a graph that calls itself (a loop over steps)."""
+    """Write every call out. Raises UnreadableGraph for what cannot be, such as a function that calls itself."""
     return _Expansion(graph).run()
 
 
@@ -142,7 +146,10 @@ class _Expansion:
     def run_function(self, target: _Callable, arguments: Sequence[_Value]) -> _Value:
         function = target.function
         if function.number in self.running:
-            raise NotImplementedError(f"{function.name} calls itself")
+            raise UnreadableGraph(
+                f"{function.name} calls itself. MindSpore makes that of a loop over a tensor in a construct; how often "
+                "it runs is not in the graph. Loop over a Python number instead"
+            )
         self.running.append(function.number)
         given = (*target.bound, *arguments)
         values = dict(target.around)
@@ -173,12 +180,12 @@ class _Expansion:
             case "TupleGetItem" | "tuple_getitem" | "list_getitem":
                 return self.item(node, first, inputs[1])
             case "Partial":
-                target = self.callable(first)
+                target = self.callable(node, first)
                 return _Value(_Callable(target.function, target.around, (*target.bound, *inputs[1:])), first.after)
             case "Switch" | "switch":
-                return self.branch(inputs)
+                return self.branch(node, inputs)
             case "call":
-                return self.call(self.callable(first), inputs[1:], _joined(first.after, *inputs[1:]))
+                return self.call(self.callable(node, first), inputs[1:], _joined(first.after, *inputs[1:]))
         return self.operator(node, inputs)
 
     def operator(self, node: Node, inputs: Sequence[_Value]) -> _Value:
@@ -189,7 +196,11 @@ class _Expansion:
         return _Value(Output(index))
 
     def item(self, node: Node, whole: _Value, place: _Value) -> _Value:
-        assert isinstance(place.source, Constant), f"{node.name} takes an item at a place that is worked out"
+        if not isinstance(place.source, Constant):
+            raise UnreadableGraph(
+                f"{node.name} takes an item of a tuple at a place that is only known when it runs. Index tuples with a "
+                "Python number"
+            )
         number = place.source.value
         if isinstance(whole.source, tuple):
             item = whole.source[number]
@@ -198,18 +209,21 @@ class _Expansion:
             return _Value(Output(whole.source.index, number), whole.after)
         if isinstance(whole.source, Constant):
             return _Value(Constant(whole.source.value[number]), whole.after)
-        raise NotImplementedError(f"{node.name} takes an item of {type(whole.source).__name__}")
+        raise UnreadableGraph(f"{node.name} takes an item of what is no tuple ({type(whole.source).__name__})")
 
-    def callable(self, value: _Value) -> _Callable:
+    def callable(self, node: Node, value: _Value) -> _Callable:
         if not isinstance(value.source, _Callable):
-            raise NotImplementedError(f"a call of {type(value.source).__name__}")
+            raise UnreadableGraph(
+                f"{node.name} calls what is only known when it runs ({type(value.source).__name__}). Choose a cell by "
+                "a Python value, not by a tensor"
+            )
         return value.source
 
-    def branch(self, inputs: Sequence[_Value]) -> _Value:
+    def branch(self, node: Node, inputs: Sequence[_Value]) -> _Value:
         """Of the two ways behind a condition the one that does more: a step whose gradients are finite."""
         condition, *ways = inputs
-        chosen = max(ways, key=lambda way: self.size(self.callable(way).function))
-        self.skipped += [self.callable(way).function.name for way in ways if way is not chosen]
+        chosen = max(ways, key=lambda way: self.size(self.callable(node, way).function))
+        self.skipped += [self.callable(node, way).function.name for way in ways if way is not chosen]
         return _Value(chosen.source, _joined(chosen.after, condition))
 
     def size(self, function: Function) -> int:

@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 from handmade import Lines, micro_batches, tensor
 
-from msparallel.compile.expand import Constant, Output, expand
+from msparallel.compile.dryrun import Job, Variant, _read
+from msparallel.compile.expand import Constant, Output, UnreadableGraph, expand
 from msparallel.compile.graph import ConstantTensor, TensorType
 from msparallel.compile.order import cell_path, live_bytes, run_order
+from msparallel.compile.request import RESULT_FILE, GraphResult, Request, Result, write_json
+from msparallel.errors import RunError
+from msparallel.mesh import Mesh
 
 pytestmark = pytest.mark.pure
 MATRIX_BYTES = 4 * 4 * 4
@@ -125,8 +129,24 @@ def test_a_function_that_calls_itself_is_refused(tmp_path):
     lines.function(1, "loop")
     x = lines.parameter(1, "x", 1)
     lines.returns(1, lines.node(1, "call", [{"graph": 1}, x], tensor(1)))
-    with pytest.raises(NotImplementedError, match="loop calls itself"):
+    with pytest.raises(UnreadableGraph, match="loop calls itself.*Loop over a Python number"):
         expand(lines.read(tmp_path))
+
+
+def test_what_is_only_known_when_it_runs_is_refused(tmp_path):
+    """A call, and an item, by the value of a tensor: the operator is named, and what works."""
+    calls, items = Lines(), Lines()
+    calls.function(0, "step")
+    chosen = calls.node(0, "SwitchLayer", [calls.parameter(0, "which", 1)], {"other": "closure"}, "Default/net-Net")
+    calls.returns(0, calls.node(0, "call", [chosen], tensor(1), "Default/net-Net"))
+    with pytest.raises(UnreadableGraph, match=r"Default/net-Net/call-op3 calls.*Choose a cell by a Python value"):
+        expand(calls.read(tmp_path))
+    items.function(0, "step")
+    x, place = items.parameter(0, "x", 1), items.parameter(0, "place", 1)
+    both = items.node(0, "MakeTuple", [x, x], {"tuple": [tensor(1), tensor(1)]})
+    items.returns(0, items.node(0, "TupleGetItem", [both, place], tensor(1)))
+    with pytest.raises(UnreadableGraph, match="TupleGetItem-op4 takes an item.*Index tuples with a Python number"):
+        expand(items.read(tmp_path))
 
 
 def test_a_file_that_was_cut_off_is_not_a_graph(tmp_path):
@@ -177,3 +197,27 @@ def test_a_tuple_keeps_the_conditions_of_each_item(tmp_path):
 )
 def test_scopes_read_like_parameter_names(scope, path):
     assert cell_path(scope) == path
+
+
+def test_a_graph_that_cannot_be_read_is_told_with_its_rank(tmp_path):
+    """No traceback: where, what, the rule, and what works."""
+    lines = Lines()
+    lines.function(0, "step")
+    lines.returns(0, lines.node(0, "call", [{"graph": 0}], tensor(1)))
+    lines.read(tmp_path)
+    result = Result(
+        graphs=[GraphResult(folder=str(tmp_path), executions=1)],
+        roles={},
+        build_s=0.0,
+        compile_s=0.0,
+        peak_memory_bytes=1,
+    )
+    write_json(tmp_path / RESULT_FILE, result.to_json())
+    for name in ("layouts.json", "strategies.json"):
+        write_json(tmp_path / name, {})
+    request = Request(source="my.yaml", overrides=[], world_size=2, rank=1, folder=str(tmp_path))
+    variant = Variant(request=request, stage_layers=(2,), memory_bytes=1)
+    one = {"mesh": Mesh(dp=2), "devices_per_node": 2, "stage_layers": (2,)}
+    job = Job(source="my.yaml", overrides=(), variants=(variant,), **one)
+    with pytest.raises(RunError, match=r"my\.yaml\n.*rank 1.*step calls itself.*Python number instead\."):
+        _read(job, request, variant)
