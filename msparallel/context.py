@@ -61,10 +61,12 @@ def dataset_strategy(plan: Plan) -> tuple[tuple[int, int], ...]:
 
 
 def pipeline_config(plan: Plan) -> dict[str, Any]:
-    """MindSpore reads the scheduler's name only where interleaving is on, so gpipe asks for it too."""
-    schedule = plan.recipe.parallel.pipeline_schedule or "1f1b"
-    interleave = plan.recipe.parallel.virtual_stages > 1 or schedule != "1f1b"
-    return {"pipeline_interleave": interleave, "pipeline_scheduler": schedule}
+    """Interleaving, and the scheduler's name, which MindSpore reads only where interleaving is on."""
+    parallel = plan.recipe.parallel
+    return {
+        "pipeline_interleave": parallel.virtual_stages > 1,
+        "pipeline_scheduler": parallel.pipeline_schedule or "1f1b",
+    }
 
 
 def parallel_optimizer_config(plan: Plan) -> dict[str, Any]:

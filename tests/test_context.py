@@ -63,7 +63,7 @@ FUSED_32 = {"mode": "size", "config": 32}
 SHARD = {"parallel_optimizer_threshold": 64}
 CHANGES = [
     (
-        "parallel.pipeline_schedule=gpipe",
+        "parallel.pipeline_schedule=gpipe parallel.virtual_stages=2",
         "pipeline_config",
         {"pipeline_interleave": True, "pipeline_scheduler": "gpipe"},
     ),
@@ -82,7 +82,7 @@ def test_one_line_of_yaml_changes_one_argument(override, key, value):
     overrides = (
         [override, "cluster.devices_per_node=16", "cluster.hardware=atlas_900_a3"]
         if "data_parallel" in override
-        else [override]
+        else override.split()
     )
     before = context.context_kwargs(resolve(load_recipe(BASE)))
     after = context.context_kwargs(resolve(load_recipe(BASE, overrides)))

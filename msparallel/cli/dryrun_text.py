@@ -256,6 +256,8 @@ def _peak(job: DryRun, width: int) -> list[str]:
         for kind in peak_kinds(largest.peak)
     ]
     told = f"Largest tensors at the peak of rank {largest.rank} ({bytes_text(largest.peak.bytes)} live)"
+    if largest.compiled_layers:
+        told += f", as compiled with {largest.compiled_layers[1]} layers on the stage"
     return [told, *_table(rows, width, right={0, 4})]
 
 

@@ -278,7 +278,7 @@ def _model(plan: Plan) -> dict[str, Any]:
         "layernorm_compute_dtype": "float32", "softmax_compute_dtype": "float32", "rotary_dtype": "float32",
         "fp32_residual_connection": False,
     }  # fmt: skip
-    if plan.mesh.pp > 1:  # MindFormers' default is no number, which interleaving (and with it gpipe) cannot use
+    if plan.mesh.pp > 1:  # MindFormers' default is no number, which interleaving cannot use
         config["pp_interleave_num"] = recipe.parallel.virtual_stages
     if shape.num_experts:
         config |= {"router_dense_type": "float32", "moe_grouped_gemm": True, "gated_linear_unit": True,

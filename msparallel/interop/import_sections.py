@@ -137,6 +137,8 @@ def _pipeline(draft: Draft) -> None:
     interleaves = draft.read.flag("parallel.pipeline_config.pipeline_interleave", False)
     if scheduler and not interleaves:
         draft.leave(origin, "no_effect", "MindSpore reads it only where pipeline_interleave is true")
+    elif scheduler == "gpipe" and config.virtual_stages == 1:
+        draft.leave(origin, "no_effect", "with pp_interleave_num 1 MindSpore compiles 1f1b")
     elif scheduler in ("1f1b", "gpipe"):
         draft.put("parallel.pipeline_schedule", scheduler, origin)
     elif scheduler:

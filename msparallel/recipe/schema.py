@@ -122,7 +122,7 @@ class Parallel(Section):
     """Micro-batches of one step with a pipeline, gradient accumulation steps without. Left out: global_batch_size /
     (data_parallel x micro_batch_size)."""
     pipeline_schedule: Literal["gpipe", "1f1b"] | None = None
-    """Order of micro-batches in the pipeline. Left out: 1f1b."""
+    """Order of micro-batches in the pipeline; gpipe with virtual_stages only. Left out: 1f1b."""
     virtual_stages: Layers = 1
     """Groups of layers per stage (interleaved pipeline)."""
     stage_layers: list[Layers] | None = None

@@ -238,6 +238,7 @@ def _peaks(job: DryRun) -> list[dict[str, Any]]:
             "stage": stage,
             "rank": report.rank,
             "total": report.peak.bytes,
+            "compiled_layers": report.compiled_layers and report.compiled_layers[1],
             "total_text": bytes_text(report.peak.bytes),
             "tensors": [
                 {

@@ -33,7 +33,7 @@ NO_WORD = ("expert_capacity_factor", "vocab_size", "vocab_multiple")
 """Of the shape: what MindFormers cannot say, or says otherwise (the padded vocabulary)."""
 VARIANTS = [
     ("qwen3_32b_tp4_pp4", ["parallel.stage_layers=[15,17,16,16]", "parallel.recompute=selective"]),
-    ("llama2_7b_dp2_tp2_pp2", ["parallel.pipeline_schedule=gpipe"]),
+    ("llama2_7b_dp2_tp2_pp2", ["parallel.pipeline_schedule=gpipe", "parallel.virtual_stages=2"]),
     ("llama2_7b_dp2_tp2_pp2", ["parallel.virtual_stages=2", "parallel.stage_layers=[7,9,8,8]"]),
     ("llama2_7b_dp2_tp2_pp2", ["parallel.mode=auto_parallel", "parallel.search_mode=recursive_programming"]),
     ("llama2_7b_dp8_zero1", ["parallel.optimizer_shard=level3", "train.global_batch_size=8"]),

@@ -32,7 +32,7 @@ SMALL = ["model.num_layers=4", "model.hidden_size=64", "model.num_heads=4", "mod
 EXPERTS = [*SMALL, "model.num_experts=16", "model.expert_ffn_size=32"]
 CLASSES = {"qwen3": "Qwen3", "qwen3_moe": "Qwen3Moe", "telechat3": "TeleChat3"}
 MORE = [
-    ("llama2_7b_dp2_tp2_pp2", ["parallel.pipeline_schedule=gpipe"]),
+    ("llama2_7b_dp2_tp2_pp2", ["parallel.pipeline_schedule=gpipe", "parallel.virtual_stages=2"]),
     ("llama2_7b_dp2_tp2_pp2", ["parallel.virtual_stages=2", "parallel.stage_layers=[7,9,8,8]"]),
     ("llama2_7b_dp2_tp2_pp2", ["parallel.mode=auto_parallel", "parallel.search_mode=sharding_propagation",
                                "parallel.data_parallel=1", "parallel.model_parallel=4"]),

@@ -261,6 +261,7 @@ CASES = [
     Case("stage_layers_sum", PIPELINE, "parallel.stage_layers=[7,7,7,7]", "7 + 7 + 7 + 7 = 28"),
     Case("stage_layers_sum", PIPELINE, "parallel.stage_layers=[2,2,2,1]", "= 7 layers, but the model has 8"),
     Case("stage_layers_need_pipeline", TENSOR, "parallel.stage_layers=[8]", "one stage"),
+    Case("gpipe_needs_virtual_stages", HYBRID, "parallel.pipeline_schedule=gpipe", "virtual_stages 1"),
     Case("schedule_needs_pipeline", TENSOR, "parallel.pipeline_schedule=1f1b", "one stage"),
     Case("virtual_stages_need_pipeline", TENSOR, "parallel.virtual_stages=2", "one stage", ()),
     Case("micro_batches_fill_pipeline", PIPELINE, "train.global_batch_size=3", "cannot fill 4 stages"),

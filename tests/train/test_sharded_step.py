@@ -64,13 +64,12 @@ def test_pipeline_with_optimizer_shard(repo, tmp_path):
 @pytest.mark.parametrize(
     ("words", "borders", "micro_batches"),
     [
-        (["parallel.pipeline_schedule=gpipe"], 1, 4),
         (["parallel.virtual_stages=2"], 3, 4),
         (["parallel.virtual_stages=2", "parallel.optimizer_shard=level2", "parallel.recompute=full"], 3, 4),
         (["parallel.virtual_stages=2", "parallel.pipeline_schedule=gpipe"], 3, 4),
         (["parallel.virtual_stages=2"], 3, 3),  # no multiple of the stages
     ],
-    ids=["gpipe", "interleaved", "interleaved_shard_recompute", "interleaved_gpipe", "interleaved_odd"],
+    ids=["interleaved", "interleaved_shard_recompute", "interleaved_gpipe", "interleaved_odd"],
 )
 def test_schedules(repo, tmp_path, rank, words, borders, micro_batches):
     """dp2 x tp2 x pp2: over every border goes each micro-batch forward and its gradient back."""

@@ -101,6 +101,19 @@ def schedule_needs_pipeline(recipe: Recipe) -> Iterator[Finding]:
         yield without_effect("parallel.pipeline_schedule", "there is one stage (pipeline_stages 1)")
 
 
+def gpipe_needs_virtual_stages(recipe: Recipe) -> Iterator[Finding]:
+    """pipeline_schedule gpipe acts with virtual_stages above 1; with one group a stage MindSpore compiles 1f1b."""
+    stages = derive.degree(recipe, "pp")
+    if stages is None or stages == 1 or recipe.parallel.pipeline_schedule != "gpipe":
+        return
+    if recipe.parallel.virtual_stages == 1:
+        yield without_effect(
+            "parallel.pipeline_schedule",
+            "with one group of layers a stage (virtual_stages 1) MindSpore compiles 1f1b whatever the schedule",
+            {"parallel.virtual_stages": 2},
+        )
+
+
 def virtual_stages_need_pipeline(recipe: Recipe) -> Iterator[Finding]:
     """virtual_stages above 1 belongs to a pipeline."""
     stages = derive.degree(recipe, "pp")
@@ -192,6 +205,7 @@ RULES = (
     stage_layers_sum,
     stage_layers_need_pipeline,
     schedule_needs_pipeline,
+    gpipe_needs_virtual_stages,
     virtual_stages_need_pipeline,
     micro_batches_fill_pipeline,
     tied_embeddings_without_pipeline,
