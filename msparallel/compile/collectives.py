@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from msparallel.compile.expand import Execution, Operator, Output, Source
+from msparallel.compile.expand import Execution, Operator, Output, Source, leaves
 from msparallel.compile.graph import ConstantTensor, Parameter, TensorType, tensors
 from msparallel.compile.order import RECOMPUTED, is_collective
 from msparallel.mesh import AXES, Mesh
@@ -101,16 +101,12 @@ def message_bytes(execution: Execution, operator: Operator) -> int:
 
 def _input_types(execution: Execution, operator: Operator) -> Iterable[TensorType]:
     """Types of the tensors that an operator takes."""
-    stack = list(operator.inputs)
-    while stack:
-        source = stack.pop()
-        if isinstance(source, tuple):
-            stack.extend(source)
-        elif isinstance(source, Output):
-            whole = execution.operators[source.index].type
-            yield from tensors(whole if source.item is None else whole[source.item])
-        elif isinstance(source, (Parameter, ConstantTensor)):
-            yield from tensors(source.type)
+    for leaf in leaves(operator.inputs):
+        if isinstance(leaf, Output):
+            whole = execution.operators[leaf.index].type
+            yield from tensors(whole if leaf.item is None else whole[leaf.item])
+        elif isinstance(leaf, (Parameter, ConstantTensor)):
+            yield from tensors(leaf.type)
 
 
 def purpose(execution: Execution, operator: Operator) -> Purpose:

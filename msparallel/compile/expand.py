@@ -11,7 +11,7 @@ an overflow check is taken, as in a step without overflow). What it said about o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -244,14 +244,17 @@ def _plain(source: Source | _Callable | tuple[_Value, ...]) -> Source:
     return source
 
 
-def _producers(sources: Sequence[Source]) -> list[int]:
-    found = []
+def leaves(sources: Sequence[Source]) -> Iterator[Output | Parameter | Constant | ConstantTensor]:
+    """Where nested values come from, in order."""
     for source in sources:
-        if isinstance(source, Output):
-            found.append(source.index)
-        elif isinstance(source, tuple):
-            found += _producers(source)
-    return found
+        if isinstance(source, tuple):
+            yield from leaves(source)
+        else:
+            yield source
+
+
+def _producers(sources: Sequence[Source]) -> list[int]:
+    return [leaf.index for leaf in leaves(sources) if isinstance(leaf, Output)]
 
 
 def _all_after(value: _Value) -> set[int]:

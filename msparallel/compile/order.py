@@ -21,7 +21,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from msparallel.compile.expand import Execution, Operator, Output
+from msparallel.compile.expand import Execution, Operator, Output, leaves
 from msparallel.compile.graph import Parameter, TensorType, tensors
 
 COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Send", "Receive", "Broadcast")
@@ -29,10 +29,10 @@ COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "AllToAll"
 (AlltoAllV, AllGatherV) differ in their ending."""
 RECOMPUTED = "recompute_"
 """Starts the scope of what the backward pass computes once more."""
-VIEWS = ("Reshape", "ExpandDims", "Squeeze", "Flatten", "Load", "Depend")
+VIEWS = ("Reshape", "ExpandDims", "Squeeze", "Flatten", "Load")
 """Their result is their first input under another shape; no memory is taken."""
-IN_PLACE = ("Assign", "AssignAdd", "AssignSub", "AdamWeightDecay", "Adam", "AdamW", "ApplyMomentum")
-"""Their result is a kept value."""
+IN_PLACE = ("Assign", "Adam")
+"""Start the names of operators whose result is a kept value."""
 
 
 def is_collective(op: str) -> bool:
@@ -114,13 +114,7 @@ class _Blocks:
 
 def outputs(operator: Operator) -> Iterator[Output]:
     """What an operator takes from other operators."""
-    stack = list(operator.inputs)
-    while stack:
-        source = stack.pop()
-        if isinstance(source, Output):
-            yield source
-        elif isinstance(source, tuple):
-            stack.extend(source)
+    return (leaf for leaf in leaves(operator.inputs) if isinstance(leaf, Output))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,7 +68,8 @@ class RankReport:
     layers: of the model that live on the rank's stage.
     parameters: kept values, weights first.
     operators: how many of each primitive a step runs.
-    compiled_layers: layers of the stage that were compiled, where the rest was extrapolated from them; otherwise None.
+    compiled_layers: the two numbers of layers of the stage that were compiled, where the report was inferred from them;
+        None where all layers were compiled.
     """
 
     rank: int

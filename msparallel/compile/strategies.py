@@ -158,7 +158,7 @@ def strategy_words(op: str, strategy: Strategy) -> str:
     """
     if all(pieces == 1 for dims in strategy for pieces in dims):
         return "whole on every device"
-    if op in ("MatMul", "BatchMatMul", "Linear") and len(strategy) >= 2:
+    if op in ("MatMul", "BatchMatMul") and len(strategy) >= 2:
         return f"input {_by(strategy[0])}, weight {_by(strategy[1])}: {_product_words(strategy)}"
     return ", ".join(_by(dims) for dims in strategy)
 

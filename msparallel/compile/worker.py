@@ -13,7 +13,6 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any
 
 from msparallel.compile.request import FAILURE_FILE, RESULT_FILE, STAGE_FILE, GraphResult, Request, Result, write_json
 from msparallel.errors import UserError
@@ -59,7 +58,7 @@ def compile_rank(request: Request, folder: Path) -> None:
         phase = target.compile(graph.cell, *graph.inputs)
         target.export_graph(phase, place)
         layouts = getattr(graph.cell, "parameter_layout_dict", None) or {}
-        write_json(place / "layouts.json", {name: _plain(layout) for name, layout in layouts.items()})
+        write_json(place / "layouts.json", layouts)
         write_json(place / "strategies.json", target.strategies(graph.cell))
         graphs.append(GraphResult(folder=str(place), executions=graph.executions))
     result = Result(
@@ -71,13 +70,6 @@ def compile_rank(request: Request, folder: Path) -> None:
         notes=step.notes,
     )
     write_json(folder / RESULT_FILE, result.to_json())
-
-
-def _plain(value: Any) -> Any:
-    """A layout as JSON."""
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
 
 
 if __name__ == "__main__":
