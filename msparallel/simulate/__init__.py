@@ -1,0 +1,1 @@
+"""The virtual cluster: the compiled graphs of all ranks, executed here."""
