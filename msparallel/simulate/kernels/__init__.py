@@ -2,16 +2,51 @@
 
 In: a Call. Out: the operator's values. `KERNELS` has every primitive that can run; collectives are the cluster's own.
 Kernels of operators that write to kept values (`WRITES`) give the new values, in the order of the inputs they write to.
+
+>>> KERNELS["Add"](Call("Add", (np.ones(2), np.ones(2)), {}, TensorType("Float64", (2,))))
+array([2., 2.])
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
+import numpy as np
+
+from msparallel.simulate.kernels import (
+    activations,
+    elementwise,
+    gathering,
+    normalization,
+    optimizers,
+    products,
+    reductions,
+    shaping,
+    state,
+)
 from msparallel.simulate.kernels.call import Call, Kernel, UnsupportedCall, Value
 
 __all__ = ["KERNELS", "WRITES", "Call", "Kernel", "UnsupportedCall", "Value"]
 
-KERNELS: Mapping[str, Kernel] = {}
+_MODULES = (
+    *(elementwise, reductions, shaping, gathering, products, normalization, activations),
+    *(state, optimizers),
+)
+
+
+def _finished(kernel: Kernel) -> Kernel:
+    """Tensors without dims as arrays; infinities and NaN without warnings, since they are results as on a device."""
+
+    @functools.wraps(kernel)
+    def run(call: Call) -> Value:
+        with np.errstate(all="ignore"):
+            result = kernel(call)
+        return np.asarray(result) if isinstance(result, np.generic) else result
+
+    return run
+
+
+KERNELS: Mapping[str, Kernel] = {op: _finished(kernel) for module in _MODULES for op, kernel in module.KERNELS.items()}
 WRITES: Mapping[str, tuple[int, ...]] = {"Assign": (0,), "AssignAdd": (0,), "AdamWeightDecay": (0, 1, 2)}
 """Primitive -> its inputs that it writes to."""

@@ -1,0 +1,164 @@
+"""Operators that only move elements: shapes, parts, copies."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from msparallel.simulate.kernels.arguments import dim, dims, integer, integers, tensor, tensor_list, unsupported
+from msparallel.simulate.kernels.call import Call, Kernel
+
+
+def reshape(call: Call) -> np.ndarray:
+    """(x, shape); one length may be -1."""
+    x, shape = tensor(call, 0), integers(call, 1)
+    if shape.count(-1) > 1 or any(length < -1 for length in shape):
+        raise unsupported(call, f"shape {shape}: at most one length may be -1, and none less")
+    if -1 not in shape and math.prod(shape) != x.size:
+        raise unsupported(call, f"{x.shape} has {x.size} elements, {shape} {math.prod(shape)}")
+    return x.reshape(shape)
+
+
+def transpose(call: Call) -> np.ndarray:
+    """(x, order of its dims)."""
+    x = tensor(call, 0)
+    order = dims(call, 1, x.ndim)
+    if len(order) != x.ndim:
+        raise unsupported(call, f"{len(order)} dims are named of {x.ndim}")
+    return np.transpose(x, order)
+
+
+def expand_dims(call: Call) -> np.ndarray:
+    """(x, the place of a new dim of length 1)."""
+    x = tensor(call, 0)
+    return np.expand_dims(x, dim(call, 1, x.ndim + 1))
+
+
+def squeeze(call: Call) -> np.ndarray:
+    """(x, dims of length 1 that go)."""
+    x = tensor(call, 0)
+    ones = tuple(place for place, length in enumerate(x.shape) if length == 1)
+    gone = dims(call, 1, x.ndim) if np.size(call.inputs[1]) else ones
+    if any(x.shape[place] != 1 for place in gone):
+        raise unsupported(call, f"dims {gone} of {x.shape} are not all of length 1")
+    return np.squeeze(x, gone)
+
+
+def concat(call: Call) -> np.ndarray:
+    """(tensors, dim)."""
+    values = tensor_list(call, 0)
+    return np.concatenate(values, dim(call, 1, values[0].ndim))
+
+
+def stack(call: Call) -> np.ndarray:
+    """(tensors, the place of the new dim)."""
+    values = tensor_list(call, 0)
+    place = integer(call, 1) if len(call.inputs) > 1 else call.attributes["axis"]
+    return np.stack(values, place)
+
+
+def split(call: Call) -> tuple[np.ndarray, ...]:
+    """(x, dim, how many parts): equal parts."""
+    x = tensor(call, 0)
+    along, parts = dim(call, 1, x.ndim), integer(call, 2)
+    if parts < 1 or x.shape[along] % parts:
+        raise unsupported(call, f"dim {along} of {x.shape} cannot be cut into {parts} equal parts")
+    return tuple(np.split(x, parts, along))
+
+
+def split_with_size(call: Call) -> tuple[np.ndarray, ...]:
+    """(x, lengths of the parts, dim)."""
+    x, lengths = tensor(call, 0), integers(call, 1)
+    along = dim(call, 2, x.ndim)
+    if sum(lengths) != x.shape[along] or min(lengths) < 0:
+        raise unsupported(call, f"lengths {lengths} do not add up to dim {along} of {x.shape}")
+    return tuple(np.split(x, np.cumsum(lengths)[:-1], along))
+
+
+def tile(call: Call) -> np.ndarray:
+    """(x, how often each dim is repeated); further dims come in front."""
+    x, times = tensor(call, 0), integers(call, 1)
+    if len(times) < x.ndim or min(times, default=1) < 1:
+        raise unsupported(call, f"{times} must have a number of at least 1 for each of the {x.ndim} dims")
+    return np.tile(x, times)
+
+
+def broadcast_to(call: Call) -> np.ndarray:
+    """(x, shape); -1 keeps the length of a dim, counted from the back."""
+    x, shape = tensor(call, 0), integers(call, 1)
+    before = len(shape) - x.ndim
+    if any(length == -1 and place < before for place, length in enumerate(shape)):
+        raise unsupported(call, f"shape {shape}: a new dim has no length that -1 could keep")
+    whole = tuple(x.shape[place - before] if length == -1 else length for place, length in enumerate(shape))
+    return np.broadcast_to(x, whole)
+
+
+def strided_slice(call: Call) -> np.ndarray:
+    """(x, begin, end, strides, then five masks of bits, one a place: begin left out, end left out, an ellipsis, a new
+    dim, a dim that shrinks away). Begin and end are cut to the tensor as in Python."""
+    x = tensor(call, 0)
+    return x[sliced(call, 1, x.shape)]
+
+
+def strided_slice_grad(call: Call) -> np.ndarray:
+    """(dy, shape of x, begin, end, strides, masks): dy where it was taken from, 0 elsewhere."""
+    dy, shape = tensor(call, 0), integers(call, 1)
+    dx = np.zeros(shape, dy.dtype)
+    part = sliced(call, 2, shape)
+    if dx[part].shape != dy.shape:
+        raise unsupported(call, f"the slice of {shape} has shape {dx[part].shape}, its gradient {dy.shape}")
+    dx[part] = dy
+    return dx
+
+
+def sliced(call: Call, place: int, shape: tuple[int, ...]) -> tuple:
+    """NumPy's index for begin, end, strides and masks that stand at `place`. Raises IndexError for a dim that shrinks
+    to an element that is not there."""
+    begin, end, strides = (integers(call, place + offset) for offset in range(3))
+    no_begin, no_end, ellipsis, new, shrunk = (integer(call, place + 3 + offset) for offset in range(5))
+    if not len(begin) == len(end) == len(strides):
+        raise unsupported(call, f"begin {begin}, end {end} and strides {strides} must be of one length")
+    if 0 in strides:
+        raise unsupported(call, f"strides {strides} may not be 0")
+    if ellipsis & (ellipsis - 1):
+        raise unsupported(call, f"ellipsis mask {ellipsis:b} has more than one ellipsis")
+    bits = [1 << number for number in range(len(begin))]
+    taken = sum(not (ellipsis & bit or new & bit) for bit in bits)
+    if taken > len(shape):
+        raise IndexError(f"{call.op}: {taken} dims are sliced of {len(shape)}")
+    index: list = []
+    at = 0
+    for number, bit in enumerate(bits):
+        if ellipsis & bit:
+            index.append(Ellipsis)
+            at += len(shape) - taken
+        elif new & bit:
+            index.append(np.newaxis)
+        elif shrunk & bit:
+            if not -shape[at] <= begin[number] < shape[at]:
+                raise IndexError(f"{call.op}: element {begin[number]} of dim {at}, which has {shape[at]}")
+            index.append(begin[number])
+            at += 1
+        else:
+            first = None if no_begin & bit else begin[number]
+            last = None if no_end & bit else end[number]
+            index.append(slice(first, last, strides[number]))
+            at += 1
+    return tuple(index)
+
+
+KERNELS: dict[str, Kernel] = {
+    "Reshape": reshape,
+    "Transpose": transpose,
+    "ExpandDims": expand_dims,
+    "Squeeze": squeeze,
+    "Concat": concat,
+    "Stack": stack,
+    "Split": split,
+    "SplitWithSize": split_with_size,
+    "Tile": tile,
+    "BroadcastTo": broadcast_to,
+    "StridedSlice": strided_slice,
+    "StridedSliceGrad": strided_slice_grad,
+}
