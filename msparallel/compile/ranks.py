@@ -19,10 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
@@ -52,7 +53,7 @@ class _Running:
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """A folder that is gone afterwards, also after Ctrl-C."""
-    folder = Path(tempfile.mkdtemp(prefix="msparallel-dryrun-"))
+    folder = Path(tempfile.mkdtemp(prefix="msparallel-"))
     try:
         yield folder
     finally:
@@ -106,14 +107,14 @@ def compile_ranks(
                         yield worker.request
                     else:
                         _watch(worker, time_limit_s)
-                stages = (f"rank {worker.request.rank}: {_stage(worker)}" for worker in running)
+                stages = (f"rank {worker.request.rank}: {last_words(worker.folder)}" for worker in running)
                 bar.set_postfix_str(", ".join(stages), refresh=False)
                 bar.update(0)  # draws at most every mininterval
                 time.sleep(POLL_S)
             check_interrupt()
         finally:
             for worker in running:
-                _kill(worker)
+                kill(worker.process)
             bar.close()
 
 
@@ -147,14 +148,23 @@ def available_memory_bytes() -> int:
 
 
 def _start(request: Request) -> _Running:
-    folder = Path(request.folder)
+    process = start_process("msparallel.compile.worker", asdict(request), Path(request.folder))
+    return _Running(request, process, time.monotonic())
+
+
+def start_process(module: str, request: Mapping[str, Any], folder: Path) -> subprocess.Popen[bytes]:
+    """Run a module of this package in a process of its own, with a request as JSON; its words go to log.txt.
+
+    Args:
+        folder: of the request; it is made.
+    """
     folder.mkdir()
-    write_json(folder / "request.json", asdict(request))
+    write_json(folder / "request.json", request)
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     with (folder / "log.txt").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "msparallel.compile.worker", str(folder / "request.json")],
+        return subprocess.Popen(
+            [sys.executable, "-m", module, str(folder / "request.json")],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -162,25 +172,31 @@ def _start(request: Request) -> _Running:
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
-    return _Running(request, process, time.monotonic())
 
 
 def _check(worker: _Running) -> None:
     """Raise where a finished process did not compile."""
-    code = worker.process.returncode
-    if code == 0:
+    if worker.process.returncode == 0:
         return
-    rank, failure = worker.request.rank, worker.folder / FAILURE_FILE
+    failure = worker.folder / FAILURE_FILE
     if failure.exists():
         told = json.loads(failure.read_text(encoding="utf-8"))
-        if told["exit_code"] is not None:
-            raise (UserError if told["exit_code"] == UserError.exit_code else RunError)(told["text"])
-        raise engine_error(worker.request, told["type"], told["text"])
+        if told["exit_code"] is None:
+            raise engine_error(worker.request, told["type"], told["text"])
+    raise_failure(f"The compilation of rank {worker.request.rank}", worker.process.returncode, worker.folder)
+
+
+def raise_failure(what: str, code: int, folder: Path) -> NoReturn:
+    """Raise what a process that `start_process` began told of its failure, or how it ended without a word."""
+    failure = folder / FAILURE_FILE
+    if failure.exists():
+        told = json.loads(failure.read_text(encoding="utf-8"))
+        raise (UserError if told["exit_code"] == UserError.exit_code else RunError)(told["text"])
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     hint = " The kernel does that when memory runs out: see `dmesg`." if code == -signal.SIGKILL else ""
-    lines = (worker.folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+    lines = (folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
     told = "\n".join(f"  | {line}" for line in lines)
-    raise RunError(f"The compilation of rank {rank} {how} ({_stage(worker)}).{hint}\n{told}".rstrip())
+    raise RunError(f"{what} {how} ({last_words(folder)}).{hint}\n{told}".rstrip())
 
 
 def _watch(worker: _Running, time_limit_s: float) -> None:
@@ -188,13 +204,13 @@ def _watch(worker: _Running, time_limit_s: float) -> None:
     rank, seconds = worker.request.rank, time.monotonic() - worker.started
     if seconds > time_limit_s:
         raise RunError(
-            f"The compilation of rank {rank} has not ended after {seconds:.0f} s; it is in: {_stage(worker)}. "
+            f"The compilation of rank {rank} has not ended after {seconds:.0f} s; it is in: {last_words(worker.folder)}. "
             "Allow more with --time-limit SECONDS, or compile fewer layers (--depth representative)."
         )
     if available_memory_bytes() < LAST_MEMORY_BYTES:
         taken = _resident_bytes(worker.process.pid)
         raise RunError(
-            f"Memory runs out: the compilation of rank {rank} has taken {taken / 2**30:.1f} GiB ({_stage(worker)}) and "
+            f"Memory runs out: the compilation of rank {rank} has taken {taken / 2**30:.1f} GiB ({last_words(worker.folder)}) and "
             f"less than {LAST_MEMORY_BYTES / 2**20:.0f} MiB are left. It was stopped before the kernel would. "
             "Compile fewer layers (--depth representative)."
         )
@@ -210,15 +226,16 @@ def _resident_bytes(pid: int) -> int:
         return 0
 
 
-def _stage(worker: _Running) -> str:
+def last_words(folder: Path) -> str:
     """What a process said last that it does."""
     try:
-        return (worker.folder / STAGE_FILE).read_text(encoding="utf-8")
+        return (folder / STAGE_FILE).read_text(encoding="utf-8")
     except OSError:
         return "starting"
 
 
-def _kill(worker: _Running) -> None:
-    if worker.process.poll() is None:
-        os.killpg(worker.process.pid, signal.SIGKILL)
-        worker.process.wait()
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process and its children, where it has not ended."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,140 @@
+"""A recipe made small enough to execute here, its strategy untouched; and the same recipe on one device.
+
+In: a Plan. Out: the Plan whose graphs the virtual cluster runs, with what was changed; `alone`, the Plan of the single
+process it is compared with. Pure.
+
+>>> small, changes = shrunk(plan, steps=3)
+>>> changes["model.num_layers"], changes["model.hidden_size"]
+(2, 32)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from msparallel.compile.depth import replanned
+from msparallel.recipe.override import format_override
+from msparallel.recipe.rules.shape import BYTE_VOCAB
+from msparallel.errors import UserError
+from msparallel.plan import Plan
+
+HEAD_DIM, WIDTH, LENGTH, EXPERTS_PER_TOKEN = 8, 32, 16, 2
+"""Least sizes of a small model: of a head, of hidden and feed-forward layer, of a sequence."""
+LEARNING_RATE, EPS = 1e-4, 1e-6
+"""Of a simulated run: without warm-up its few steps move the weights, and the larger eps keeps Adam from dividing
+rounding noise by its own size where a gradient is zero."""
+
+Changes = dict[str, Any]
+
+
+def shrunk(plan: Plan, steps: int) -> tuple[Plan, Changes]:
+    """The recipe with the smallest sizes that its degrees divide, in float32 with plain attention.
+
+    What the user typed as an override stays. Raises UserError for rules that the result breaks.
+    """
+    wanted = {**_precision(plan), **_run(steps), **_sizes(plan), **_batch(plan)}
+    return _changed(plan, wanted)
+
+
+def whole(plan: Plan, steps: int) -> tuple[Plan, Changes]:
+    """The recipe with its own sizes and text, in float32 with plain attention."""
+    return _changed(plan, {**_precision(plan), **_run(steps)})
+
+
+def alone(plan: Plan) -> Plan:
+    """The same model, batch and optimizer on one device, on this machine's processor."""
+    changes: Changes = {f"parallel.{key}": None for key in plan.recipe.keys_stated("parallel")}
+    changes |= {
+        "parallel.mode": "stand_alone",
+        "train.global_batch_size": plan.global_batch_size,
+        "train.micro_batch_size": plan.global_batch_size // plan.micro_batch_num,
+        "cluster.nodes": 1,
+        "cluster.devices_per_node": 1,
+        "cluster.hardware": "cpu",
+    }
+    return _replanned(plan, changes)
+
+
+def _changed(plan: Plan, wanted: Changes) -> tuple[Plan, Changes]:
+    typed = {text.partition("=")[0] for text in plan.recipe.overrides}
+    changes = {key: value for key, value in wanted.items() if key not in typed and value != plan.recipe.value(key)}
+    try:
+        return _replanned(plan, changes), changes
+    except UserError as error:
+        told = " ".join(format_override(key, value) for key, value in changes.items())
+        raise UserError(f"The recipe was made small for execution: {told}\n{error}") from None
+
+
+def _replanned(plan: Plan, changes: Changes) -> Plan:
+    return replanned(plan, {key: format_override(key, value).partition("=")[2] for key, value in changes.items()})
+
+
+def _precision(plan: Plan) -> Changes:
+    changes: Changes = {"train.dtype": "float32", "train.loss_scale": None}
+    return changes | {"model.attention": "plain" if plan.hardware.target == "Ascend" else "auto"}
+
+
+def _run(steps: int) -> Changes:
+    return {
+        "train.steps": steps,
+        "train.checkpoint_interval": None,
+        "train.eval_interval": None,
+        "optimizer.learning_rate": LEARNING_RATE,
+        "optimizer.min_learning_rate": 0.0,
+        "optimizer.warmup_steps": 0,
+        "optimizer.eps": EPS,
+    }
+
+
+def _sizes(plan: Plan) -> Changes:
+    shape, mesh, parallel = plan.shape, plan.mesh, plan.recipe.parallel
+    stage = mesh.dp * mesh.cp * mesh.tp
+    groups = mesh.tp * mesh.cp if parallel.context_parallel_algo == "ulysses" else mesh.tp
+    kv_heads = min(shape.num_kv_heads, groups)
+    heads = min(shape.num_heads, groups * (2 if shape.num_kv_heads < shape.num_heads else 1))
+    head_dim = min(shape.head_dim, HEAD_DIM)
+    width = _multiple(stage, max(WIDTH, heads * head_dim))
+    length = min(plan.seq_length, _multiple(mesh.cp * mesh.tp, LENGTH))
+    segments = mesh.pp * parallel.virtual_stages
+    changes: Changes = {
+        "model.num_layers": min(shape.num_layers, max(2, segments)),
+        "parallel.stage_layers": None,
+        "model.hidden_size": min(shape.hidden_size, width),
+        "model.num_heads": heads,
+        "model.num_kv_heads": kv_heads,
+        "model.head_dim": head_dim,
+        "model.ffn_size": min(shape.ffn_size, _multiple(stage, WIDTH)),
+        "model.vocab_size": min(shape.vocab_size, BYTE_VOCAB),
+        "model.vocab_multiple": _multiple(stage, 8),
+        "train.seq_length": length,
+    }
+    if shape.position == "learned":
+        changes["model.max_positions"] = length
+    if shape.num_experts:
+        chosen = min(shape.experts_per_token, EXPERTS_PER_TOKEN)
+        experts = _multiple(parallel.expert_parallel, 2 * chosen)
+        changes |= {
+            "model.num_experts": min(shape.num_experts, experts),
+            "model.experts_per_token": chosen,
+            "model.expert_ffn_size": min(shape.expert_ffn_size, _multiple(stage, WIDTH)),
+        }
+    if parallel.optimizer_shard:
+        changes["parallel.optimizer_shard_threshold_kib"] = 0  # every parameter here is below the usual threshold
+    return changes
+
+
+def _batch(plan: Plan) -> Changes:
+    """At most two micro-batches a stage, of one sequence each."""
+    most = 2 * plan.mesh.pp
+    number = plan.micro_batch_num if plan.micro_batch_num <= most else most
+    return {
+        "train.micro_batch_size": 1,
+        "train.global_batch_size": plan.mesh.dp * number,
+        "parallel.micro_batch_num": None,
+    }
+
+
+def _multiple(unit: int, least: int) -> int:
+    """Smallest multiple of `unit` that is at least `least`."""
+    return math.ceil(least / unit) * unit

@@ -1,0 +1,96 @@
+"""The process that trains the same recipe alone: `python -m msparallel.simulate.single REQUEST.json`.
+
+In: a `SingleRequest`. Out, in the request's folder: the first values of all weights, the gradients of the first step as
+the optimizer got them, the weights after the last step (safetensors, whole), and the losses. This is MindSpore on this
+machine's processor: the truth that the virtual cluster is measured against.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msparallel.compile.request import FAILURE_FILE, STAGE_FILE, write_json
+from msparallel.errors import UserError
+
+LOSSES_FILE = "losses.json"
+INITIAL, GRADIENTS, FINAL = "initial.safetensors", "gradients.safetensors", "final.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleRequest:
+    """Attributes:
+    source, overrides: of the recipe on one device.
+    random_tokens: whether tokens are drawn; otherwise they are the recipe's text.
+    folder: for what comes out.
+    """
+
+    source: str
+    overrides: list[str]
+    random_tokens: bool
+    folder: str
+
+
+def main(path: str) -> int:
+    """Exit code of this process."""
+    request = SingleRequest(**json.loads(Path(path).read_text(encoding="utf-8")))
+    folder = Path(request.folder)
+    try:
+        train_alone(request, folder)
+    except Exception as error:  # told to who asked; MindSpore raises many kinds
+        traceback.print_exc()
+        code = error.exit_code if isinstance(error, UserError) else None
+        write_json(folder / FAILURE_FILE, {"type": type(error).__name__, "text": str(error), "exit_code": code})
+        return 1
+    return 0
+
+
+def train_alone(request: SingleRequest, folder: Path) -> None:
+    """Train every step of the recipe and write what came out."""
+
+    def says(stage: str) -> None:
+        (folder / STAGE_FILE).write_text(stage, encoding="utf-8")
+
+    says("importing MindSpore")
+    from mindspore import Tensor
+    from safetensors.numpy import save_file
+
+    from msparallel import context
+    from msparallel.plan import resolve
+    from msparallel.recipe.load import load_recipe
+    from msparallel.simulate.data import random_batches, recipe_batches
+    from msparallel.train.assemble import assemble
+    from msparallel.train.rank_inputs import rank_inputs
+
+    plan = resolve(load_recipe(request.source, request.overrides))
+    context.apply(plan, 0)
+    says("building the model")
+    parts = assemble(plan)
+    batches = random_batches(plan) if request.random_tokens else recipe_batches(plan)
+    weights, moments = parts.optimizer.parameters, parts.optimizer.moments1
+    assert plan.recipe.train is not None, "only recipes with a train section are simulated"
+
+    def arrays(parameters: Any, factor: float = 1.0) -> dict[str, Any]:
+        return {w.name: p.asnumpy() * p.asnumpy().dtype.type(factor) for w, p in zip(weights, parameters, strict=True)}
+
+    save_file(arrays(weights), folder / INITIAL)
+    losses, norms = [], []
+    for step in range(plan.recipe.train.steps):
+        says(f"step {step + 1} of {plan.recipe.train.steps}")
+        fed = [tuple(map(Tensor, inputs)) for inputs in rank_inputs(plan, 0, batches(step))]
+        result = parts.step(fed)
+        losses.append(result.loss)
+        norms.append(result.grad_norm)
+        if step == 0:
+            # The first moment after one step is (1 - beta1) times the gradient.
+            save_file(arrays(moments, 1 / (1 - plan.recipe.optimizer.beta1)), folder / GRADIENTS)
+    save_file(arrays(weights), folder / FINAL)
+    write_json(folder / LOSSES_FILE, {"losses": losses, "grad_norms": norms})
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
