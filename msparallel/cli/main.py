@@ -31,6 +31,7 @@ VERBS = {
     "schema": "JSON Schema of recipes, for editors.",
     "run": "Train: alone, by local workers, or this node's part.",
     "dryrun": "Compile for a cluster that is not there, and report what each rank holds and sends.",
+    "simulate": "Execute all ranks on a virtual cluster and compare with one device.",
     "import": "A MindFormers training YAML as a recipe.",
     "export": "A recipe as a MindFormers YAML.",
 }

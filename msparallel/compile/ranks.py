@@ -202,15 +202,16 @@ def raise_failure(what: str, code: int, folder: Path) -> NoReturn:
 def _watch(worker: _Running, time_limit_s: float) -> None:
     """Raise where a process takes too long or leaves too little memory to the machine."""
     rank, seconds = worker.request.rank, time.monotonic() - worker.started
+    doing = last_words(worker.folder)
     if seconds > time_limit_s:
         raise RunError(
-            f"The compilation of rank {rank} has not ended after {seconds:.0f} s; it is in: {last_words(worker.folder)}. "
+            f"The compilation of rank {rank} has not ended after {seconds:.0f} s; it is in: {doing}. "
             "Allow more with --time-limit SECONDS, or compile fewer layers (--depth representative)."
         )
     if available_memory_bytes() < LAST_MEMORY_BYTES:
         taken = _resident_bytes(worker.process.pid)
         raise RunError(
-            f"Memory runs out: the compilation of rank {rank} has taken {taken / 2**30:.1f} GiB ({last_words(worker.folder)}) and "
+            f"Memory runs out: the compilation of rank {rank} has taken {taken / 2**30:.1f} GiB ({doing}) and "
             f"less than {LAST_MEMORY_BYTES / 2**20:.0f} MiB are left. It was stopped before the kernel would. "
             "Compile fewer layers (--depth representative)."
         )

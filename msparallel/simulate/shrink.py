@@ -14,10 +14,10 @@ import math
 from typing import Any
 
 from msparallel.compile.depth import replanned
-from msparallel.recipe.override import format_override
-from msparallel.recipe.rules.shape import BYTE_VOCAB
 from msparallel.errors import UserError
 from msparallel.plan import Plan
+from msparallel.recipe.override import format_override
+from msparallel.recipe.rules.shape import BYTE_VOCAB
 
 HEAD_DIM, WIDTH, LENGTH, EXPERTS_PER_TOKEN = 8, 32, 16, 2
 """Least sizes of a small model: of a head, of hidden and feed-forward layer, of a sequence."""

@@ -47,10 +47,29 @@ from msparallel.train.slices import parameter_slices
 
 
 @dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How far a cluster may be from one device and still compute the same in float32.
+
+    Attributes:
+        loss: of each step, relative.
+        gradient: of each tensor in the first step, norm of the difference over the norm.
+        parameter: of each value after the last step.
+    """
+
+    loss: float = 1e-5
+    gradient: float = 1e-5
+    parameter: float = 1e-4
+
+
+LIMITS = Limits()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Simulation:
     """Attributes:
     plan: of what was executed.
     changes: what was changed to make the recipe small.
+    random_tokens: whether tokens were drawn; otherwise they are the recipe's text.
     losses: of every step, on one device and on the cluster.
     gradients: of the first step, as the optimizer got them.
     parameters: after the last step.
@@ -59,6 +78,7 @@ class Simulation:
 
     plan: Plan
     changes: Changes
+    random_tokens: bool
     single_losses: tuple[float, ...]
     cluster_losses: tuple[float, ...]
     gradients: Difference | None
@@ -72,9 +92,21 @@ class Simulation:
         pairs = zip(self.single_losses, self.cluster_losses, strict=False)
         return max((abs(there - here) / abs(here) for here, there in pairs), default=0.0)
 
+    @property
+    def same(self) -> bool:
+        """Whether the cluster went through every step and is within LIMITS of one device."""
+        if self.deadlock or self.gradients is None or self.parameters is None:
+            return False
+        return (
+            self.max_rel_loss_error <= LIMITS.loss
+            and self.gradients.max_relative <= LIMITS.gradient
+            and self.parameters.max_absolute <= LIMITS.parameter
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The document of `simulate --json`."""
         return {
+            "same": self.same,
             "source": self.plan.recipe.path,
             "world_size": self.plan.world_size,
             "shrunk_to": self.changes,
@@ -191,6 +223,7 @@ def _executed(
     return Simulation(
         plan=plan,
         changes=changes,
+        random_tokens=not full,
         single_losses=tuple(told["losses"]),
         cluster_losses=tuple(losses),
         gradients=gradients,

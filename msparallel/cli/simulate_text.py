@@ -1,0 +1,91 @@
+"""A simulation as a person reads it at the terminal.
+
+In: a Simulation. Out: text without colours: what was executed, losses side by side, how far gradients and weights are
+apart, the verdict.
+
+>>> print(simulation_text(simulate(plan, steps=3)))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+
+from msparallel.errors import printable
+from msparallel.recipe.override import format_override
+from msparallel.simulate.simulate import LIMITS, Simulation
+
+MOST_NAMES = 5
+
+
+def simulation_text(found: Simulation) -> str:
+    """The whole report."""
+    sections = [_head(found), _losses(found), _differences(found), _verdict(found)]
+    return printable("\n\n".join("\n".join(lines) for lines in sections if lines))
+
+
+def _head(found: Simulation) -> list[str]:
+    plan = found.plan
+    lines = [
+        f"{plan.recipe.path}: {plan.mesh}, {plan.micro_batch_num} micro-batch"
+        f"{'es' * (plan.micro_batch_num > 1)} a step, executed on this machine",
+    ]
+    if found.changes:
+        lines.append("Changed for execution (what you type wins):")
+        keys = sorted(found.changes, key=lambda key: key.partition(".")[0])
+        for _, alike in groupby(keys, key=lambda key: key.partition(".")[0]):
+            lines.append("  " + "  ".join(format_override(key, found.changes[key]) for key in alike))
+    tokens = "drawn from the seed" if found.random_tokens else "the recipe's own text"
+    lines.append(f"Tokens: {tokens}. Attention: {plan.attention}. Numbers: {plan.recipe.train.dtype}.")
+    return lines
+
+
+def _losses(found: Simulation) -> list[str]:
+    if not found.cluster_losses:
+        return []
+    lines = ["step   one device      cluster   relative difference"]
+    for step, (here, there) in enumerate(zip(found.single_losses, found.cluster_losses, strict=False), 1):
+        lines.append(f"{step:4}   {here:10.6f}   {there:10.6f}   {abs(there - here) / abs(here):.1e}")
+    return lines
+
+
+def _differences(found: Simulation) -> list[str]:
+    lines = []
+    if found.gradients:
+        lines.append(
+            f"Gradients of the first step   largest relative difference {found.gradients.max_relative:.1e} of a "
+            f"tensor{_worst(found.gradients.relative)}"
+        )
+        if found.gradients.zero:
+            lines.append(f"  zero but for rounding, left out: {_names(found.gradients.zero)}")
+    if found.parameters:
+        lines.append(
+            f"Weights after the last step   largest difference {found.parameters.max_absolute:.1e} of a "
+            f"value{_worst(found.parameters.absolute)}"
+        )
+    if found.gradients:
+        apart = "equal, bit by bit" if found.replicas_apart == 0 else f"up to {found.replicas_apart:.1e} apart"
+        lines.append(f"Copies of one slice           {apart}")
+    return lines
+
+
+def _verdict(found: Simulation) -> list[str]:
+    if found.deadlock:
+        return [str(found.deadlock)]
+    if found.same:
+        return ["The strategy computes the same as one device."]
+    return [
+        "The strategy does NOT compute the same as one device. Allowed here: "
+        f"loss {LIMITS.loss:.0e} and gradients {LIMITS.gradient:.0e} relative, weights {LIMITS.parameter:.0e}."
+    ]
+
+
+def _worst(values: Mapping[str, float]) -> str:
+    name = max(values, key=values.__getitem__, default="")
+    return f" ({name})" if name and values[name] else ""
+
+
+def _names(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
