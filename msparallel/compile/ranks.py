@@ -1,4 +1,4 @@
-"""Compiles ranks side by side, each in a process of its own.
+"""Compiles ranks side by side, each in a fork of a process that has imported MindSpore.
 
 In: Requests, a memory estimate. Out: each request once its folder holds the Result, as it gets done. How
 many run at once follows from processor cores and free memory; a rank that takes too much is stopped with a word.
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,7 +28,15 @@ from typing import Any, NoReturn
 from tqdm import tqdm
 
 from msparallel.compile.library import library_path
-from msparallel.compile.request import FAILURE_FILE, STAGE_FILE, Request, write_json
+from msparallel.compile.request import (
+    EXIT_FILE,
+    FAILURE_FILE,
+    PID_FILE,
+    RESULT_FILE,
+    STAGE_FILE,
+    Request,
+    write_json,
+)
 from msparallel.compile.translate import engine_error
 from msparallel.errors import RunError, UserError
 from msparallel.launch.processes import die_with_parent, interruptible
@@ -42,12 +50,16 @@ RESERVE = 0.9
 @dataclass(slots=True)
 class _Running:
     request: Request
-    process: subprocess.Popen[bytes]
     started: float
 
     @property
     def folder(self) -> Path:
         return Path(self.request.folder)
+
+    def exit_code(self) -> int | None:
+        """None while it compiles."""
+        path = self.folder / EXIT_FILE
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 @contextmanager
@@ -83,6 +95,7 @@ def compile_ranks(
     library_path()  # built once, before several processes want it
     waiting = list(reversed(requests))
     running: list[_Running] = []
+    server: subprocess.Popen[bytes] | None = None
     # None: only where stderr is a terminal.
     bar = tqdm(
         total=len(requests),
@@ -95,26 +108,29 @@ def compile_ranks(
     )
     with interruptible() as check_interrupt:
         try:
+            server = _start_server(Path(requests[0].folder).parent)
             while waiting or running:
                 check_interrupt()
                 while waiting and len(running) < at_once:
-                    running.append(_start(waiting.pop()))
+                    running.append(_start(server, waiting.pop()))
+                ended = server.poll()
                 for worker in list(running):
-                    if worker.process.poll() is not None:
-                        running.remove(worker)
-                        _check(worker)
-                        bar.update()
-                        yield worker.request
-                    else:
+                    code = worker.exit_code()
+                    if code is None and ended is None:
                         _watch(worker, time_limit_s)
+                        continue
+                    running.remove(worker)
+                    _check(worker, ended if code is None else code)
+                    bar.update()
+                    yield worker.request
                 stages = (f"rank {worker.request.rank}: {last_words(worker.folder)}" for worker in running)
                 bar.set_postfix_str(", ".join(stages), refresh=False)
                 bar.update(0)  # draws at most every mininterval
                 time.sleep(POLL_S)
             check_interrupt()
         finally:
-            for worker in running:
-                kill(worker.process)
+            if server is not None:
+                kill(server)
             bar.close()
 
 
@@ -147,26 +163,31 @@ def available_memory_bytes() -> int:
     return free
 
 
-def _start(request: Request) -> _Running:
-    process = start_process("msparallel.compile.worker", asdict(request), Path(request.folder))
-    return _Running(request, process, time.monotonic())
+def _start_server(folder: Path) -> subprocess.Popen[bytes]:
+    """The process that imports MindSpore once and forks for every rank."""
+    return start_process("msparallel.compile.worker", log=folder / "server.txt", stdin=subprocess.PIPE)
 
 
-def start_process(module: str, request: Mapping[str, Any], folder: Path) -> subprocess.Popen[bytes]:
-    """Run a module of this package in a process of its own, with a request as JSON; its words go to log.txt.
-
-    Args:
-        folder: of the request; it is made.
-    """
+def _start(server: subprocess.Popen[bytes], request: Request) -> _Running:
+    folder = Path(request.folder)
     folder.mkdir()
-    write_json(folder / "request.json", request)
+    write_json(folder / "request.json", asdict(request))
+    assert server.stdin is not None, "it was opened as a pipe"
+    with suppress(BrokenPipeError):  # a server that is gone is seen by its exit code
+        server.stdin.write(os.fsencode(folder / "request.json") + b"\n")
+        server.stdin.flush()
+    return _Running(request, time.monotonic())
+
+
+def start_process(module: str, *arguments: str, log: Path, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """Run a module of this package in a process of its own; it ends with this one, and its words go to `log`."""
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    with (folder / "log.txt").open("wb") as log:
+    with log.open("wb") as words:
         return subprocess.Popen(
-            [sys.executable, "-m", module, str(folder / "request.json")],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
+            [sys.executable, "-m", module, *arguments],
+            stdin=stdin,
+            stdout=words,
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,
@@ -174,19 +195,21 @@ def start_process(module: str, request: Mapping[str, Any], folder: Path) -> subp
         )
 
 
-def _check(worker: _Running) -> None:
+def _check(worker: _Running, code: int) -> None:
     """Raise where a finished process did not compile."""
-    if worker.process.returncode == 0:
+    if code == 0 and (worker.folder / RESULT_FILE).exists():
         return
     failure = worker.folder / FAILURE_FILE
     if failure.exists():
         told = json.loads(failure.read_text(encoding="utf-8"))
         if told["exit_code"] is None:
             raise engine_error(worker.request, told["type"], told["text"])
-    raise_failure(f"The compilation of rank {worker.request.rank}", worker.process.returncode, worker.folder)
+    log = worker.folder / "log.txt"
+    log = log if log.exists() else worker.folder.parent / "server.txt"
+    raise_failure(f"The compilation of rank {worker.request.rank}", code, worker.folder, log)
 
 
-def raise_failure(what: str, code: int, folder: Path) -> NoReturn:
+def raise_failure(what: str, code: int, folder: Path, log: Path) -> NoReturn:
     """Raise what a process that `start_process` began told of its failure, or how it ended without a word."""
     failure = folder / FAILURE_FILE
     if failure.exists():
@@ -194,7 +217,7 @@ def raise_failure(what: str, code: int, folder: Path) -> NoReturn:
         raise (UserError if told["exit_code"] == UserError.exit_code else RunError)(told["text"])
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     hint = " The kernel does that when memory runs out: see `dmesg`." if code == -signal.SIGKILL else ""
-    lines = (folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
     told = "\n".join(f"  | {line}" for line in lines)
     raise RunError(f"{what} {how} ({last_words(folder)}).{hint}\n{told}".rstrip())
 
@@ -209,7 +232,7 @@ def _watch(worker: _Running, time_limit_s: float) -> None:
             "Allow more with --time-limit SECONDS, or compile fewer layers (--depth representative)."
         )
     if available_memory_bytes() < LAST_MEMORY_BYTES:
-        taken = _resident_bytes(worker.process.pid)
+        taken = _resident_bytes(worker.folder)
         raise RunError(
             f"Memory runs out: the compilation of rank {rank} has taken {taken / 2**30:.1f} GiB ({doing}) and "
             f"less than {LAST_MEMORY_BYTES / 2**20:.0f} MiB are left. It was stopped before the kernel would. "
@@ -220,8 +243,9 @@ def _watch(worker: _Running, time_limit_s: float) -> None:
 LAST_MEMORY_BYTES = 400 * 2**20
 
 
-def _resident_bytes(pid: int) -> int:
+def _resident_bytes(folder: Path) -> int:
     try:
+        pid = json.loads((folder / PID_FILE).read_text(encoding="utf-8"))
         return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
@@ -232,7 +256,7 @@ def last_words(folder: Path) -> str:
     try:
         return (folder / STAGE_FILE).read_text(encoding="utf-8")
     except OSError:
-        return "starting"
+        return "importing MindSpore"
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

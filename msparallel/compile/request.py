@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 RESULT_FILE, FAILURE_FILE, STAGE_FILE = "result.json", "failure.json", "stage.txt"
+PID_FILE, EXIT_FILE = "pid.json", "exit.json"
 STRATEGY_FILE = "strategy.json"
 
 Role = Literal["weight", "optimizer", "gradient"]

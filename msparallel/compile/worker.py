@@ -1,7 +1,11 @@
-"""The process that compiles one rank: `python -m msparallel.compile.worker REQUEST.json`.
+"""The process that compiles ranks: `python -m msparallel.compile.worker`, with the path of a request on each line that it
+reads.
 
-In: a `request.Request`. Out, in the request's folder: a folder for every graph of the step with its graph, the
-engine's layouts and strategies, and `result.json` (`request.Result`); or `failure.json` with MindSpore's words.
+It imports MindSpore once; each rank is compiled in a fork of it, which a rank's settings and MindSpore's memory end
+with.
+In: `request.Request`s. Out, in a request's folder: a folder for every graph of the step with its graph, the engine's
+layouts and strategies, and `result.json` (`request.Result`); or `failure.json` with MindSpore's words. At last the
+fork's exit code.
 """
 
 from __future__ import annotations
@@ -9,19 +13,75 @@ from __future__ import annotations
 import json
 import os
 import resource
+import select
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
-from msparallel.compile.request import FAILURE_FILE, RESULT_FILE, STAGE_FILE, GraphResult, Request, Result, write_json
+from msparallel.compile.request import (
+    EXIT_FILE,
+    FAILURE_FILE,
+    PID_FILE,
+    RESULT_FILE,
+    STAGE_FILE,
+    GraphResult,
+    Request,
+    Result,
+    write_json,
+)
 from msparallel.errors import UserError
+from msparallel.launch.processes import die_with_parent
+
+POLL_S = 0.05
 
 
-def main(path: str) -> int:
-    """Exit code of this process."""
-    request = Request(**json.loads(Path(path).read_text(encoding="utf-8")))
+def serve(source: int) -> None:
+    """Compile what is named on `source`, a file descriptor, until it is closed and all are done."""
+    os.environ.update(GLOG_v="3")  # MindSpore reads it when it is imported
+    with suppress(ImportError):  # every fork meets it again, and says so
+        import msparallel.compile.build
+        import msparallel.compile.target  # noqa: F401 - here for its time, not for its names
+    running: dict[int, Path] = {}
+    unread, is_open = b"", True
+    while is_open or running:
+        if is_open and select.select([source], [], [], POLL_S)[0]:
+            given = os.read(source, 65536)
+            is_open = bool(given)
+            *lines, unread = (unread + given).split(b"\n")
+            for path in map(Path, map(os.fsdecode, lines)):
+                running[_fork(path)] = path.parent
+        elif not is_open:
+            time.sleep(POLL_S)
+        while running and (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            write_json(running.pop(ended[0]) / EXIT_FILE, os.waitstatus_to_exitcode(ended[1]))
+
+
+def _fork(path: Path) -> int:
+    """Compile one request beside this process; returns the process's number."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        die_with_parent()
+        log = os.open(path.parent / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        code = main(path)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # neither MindSpore's nor the parent's own ending
+
+
+def main(path: Path) -> int:
+    """Exit code of a fork."""
+    request = Request(**json.loads(path.read_text(encoding="utf-8")))
     folder = Path(request.folder)
+    write_json(folder / PID_FILE, os.getpid())
     try:
         compile_rank(request, folder)
     except Exception as error:  # MindSpore raises many kinds; who asked translates the words
@@ -36,7 +96,7 @@ def main(path: str) -> int:
 def compile_rank(request: Request, folder: Path) -> None:
     """Compile every graph of the step and write what came out."""
     # What MindSpore leaves of a failed analysis, and its notices, belong into the folder too.
-    os.environ.update(MS_DEV_SAVE_GRAPHS_PATH=str(folder), GLOG_v="3")
+    os.environ["MS_DEV_SAVE_GRAPHS_PATH"] = str(folder)
     started = time.monotonic()
 
     def says(stage: str) -> None:
@@ -73,4 +133,4 @@ def compile_rank(request: Request, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    serve(sys.stdin.fileno())

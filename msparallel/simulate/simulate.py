@@ -32,7 +32,7 @@ from msparallel.compile.ranks import (
     start_process,
     temporary_folder,
 )
-from msparallel.compile.request import Request
+from msparallel.compile.request import Request, write_json
 from msparallel.errors import RunError
 from msparallel.plan import Plan
 from msparallel.simulate.cluster import Cluster, Deadlock
@@ -156,7 +156,9 @@ def _single_process(plan: Plan, *, random_tokens: bool, folder: Path) -> Iterato
         random_tokens=random_tokens,
         folder=str(folder),
     )
-    process = start_process("msparallel.simulate.single", asdict(request), folder)
+    folder.mkdir()
+    write_json(folder / "request.json", asdict(request))
+    process = start_process("msparallel.simulate.single", str(folder / "request.json"), log=folder / "log.txt")
     try:
         yield process
     finally:
@@ -171,7 +173,7 @@ def _wait(process: subprocess.Popen[bytes], folder: Path, progress: bool) -> Non
             bar.set_postfix_str(last_words(folder))
             time.sleep(POLL_S)
     if process.returncode:
-        raise_failure("The single process", process.returncode, folder)
+        raise_failure("The single process", process.returncode, folder, folder / "log.txt")
 
 
 def _compiled(plan: Plan, folder: Path, progress: bool) -> list[RankProgram]:

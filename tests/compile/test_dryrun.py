@@ -18,7 +18,7 @@ from tiny_recipe import arguments
 
 from msparallel.compile import library, ranks
 from msparallel.compile.dryrun import dry_run, recipe_job
-from msparallel.compile.request import Request
+from msparallel.compile.request import PID_FILE, Request
 from msparallel.errors import RunError, UserError
 from msparallel.recipe.library import shipped_recipes
 
@@ -214,7 +214,7 @@ def test_interruption_leaves_nothing_behind(tmp_path, number):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and b"Traceback" not in errors
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
-    assert not list(tmp_path.glob("msparallel-dryrun-*"))
+    assert not list(tmp_path.glob("msparallel-*"))
 
 
 def children(parent: int) -> list[int]:
@@ -230,13 +230,20 @@ def children(parent: int) -> list[int]:
 
 
 @pytest.mark.cpu
-def test_a_worker_that_is_killed_is_told(tmp_path, monkeypatch):
+@pytest.mark.parametrize("victim", ["server", "fork"])
+def test_a_compilation_that_is_killed_is_told(tmp_path, monkeypatch, victim):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     original = ranks._start
 
-    def start_and_kill(request):
-        worker = original(request)
-        worker.process.kill()
+    def start_and_kill(server, request):
+        worker = original(server, request)
+        if victim == "fork":
+            place = worker.folder / PID_FILE
+            while not place.exists():
+                time.sleep(0.05)
+            os.kill(json.loads(place.read_text()), signal.SIGKILL)
+        else:
+            server.kill()
         return worker
 
     monkeypatch.setattr(ranks, "_start", start_and_kill)
