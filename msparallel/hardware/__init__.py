@@ -1,51 +1,193 @@
 """Machines by name.
 
-In: the name of a profile (`cluster.hardware`). Out: what a node of it holds. One YAML file a profile in `profiles/`,
-each number with its source in a comment.
+In: the name of a profile. Out: what a node of it holds, and how fast its parts are. One YAML file a profile in
+`profiles/`, each number with its source in a comment; "assumed" where none was found. `simulate/cost.py` turns the
+speeds into seconds. `profiles/comparison/` has machines that MindSpore does not train on and no recipe can name: others
+have published measurements of them, which estimates are compared with.
 
 >>> load_hardware("atlas_800t_a2").devices_per_node
 8
+>>> load_hardware("atlas_800t_a2").matrix.tflops["bfloat16"]
+294.9
 """
 
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 _PROFILES = Path(__file__).parent / "profiles"
+_COMPARISON = _PROFILES / "comparison"
+
+Dtype = Literal["float32", "float16", "bfloat16"]
+Share = Annotated[float, Field(gt=0, le=1)]
+"""Of a peak, what is reached."""
+Tflops = Annotated[float, Field(ge=0.001, le=20_000, description="1e12 operations a second")]
+Bandwidth = Annotated[float, Field(ge=0.01, le=50_000, description="1e9 bytes a second")]
+Microseconds = Annotated[float, Field(ge=0.01, le=10_000, description="1e-6 seconds")]
 
 
-class Hardware(BaseModel):
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Matrix(_Part):
+    """The unit that multiplies matrices.
+
+    Attributes:
+        tflops: peak for each type that it multiplies, TFLOP/s; a multiplication and an addition are two.
+        tile: lengths are padded to a multiple of this.
+        efficiency: share of the peak that a large product reaches.
+        fill_us: what any product takes beyond its work: filling the cores, and the last round, which few of them have.
+        attention_efficiency: share of the peak that fused attention reaches.
+    """
+
+    tflops: Annotated[dict[Dtype, Tflops], Field(min_length=1)]
+    tile: Annotated[int, Field(ge=1, le=1024)]
+    efficiency: Share
+    fill_us: Annotated[float, Field(ge=0, le=10_000, description="1e-6 seconds")]
+    attention_efficiency: Share
+
+
+class Memory(_Part):
+    """A device's own memory: bandwidth, reads and writes together, and the share of it that operators reach."""
+
+    bandwidth_gb_s: Bandwidth
+    efficiency: Share
+
+
+class Launch(_Part):
+    """What an operator takes before its work begins: one that computes, one that communicates."""
+
+    kernel_us: Microseconds
+    collective_us: Microseconds
+
+
+class Link(_Part):
+    """One level of the network.
+
+    Attributes:
+        joins: how many consecutive devices it joins; None: any number.
+        topology: switch: a device reaches any other with all of its bandwidth. mesh: a wire from each to each, so that
+            among n of the devices (n - 1) / (joins - 1) of it are of use.
+        bandwidth_gb_s: of one device, in one direction, to all others together.
+        efficiency: share of it that collectives reach.
+        latency_us: of one step of a collective.
+    """
+
+    name: str
+    joins: Annotated[int, Field(ge=2)] | None
+    topology: Literal["switch", "mesh"]
+    bandwidth_gb_s: Bandwidth
+    efficiency: Share
+    latency_us: Microseconds
+
+
+class Hardware(_Part):
     """Attributes:
-    target: MindSpore's device target.
+    target: MindSpore's device target; CUDA in `profiles/comparison/` only.
     chip: marketing name.
     devices_per_node: most devices that one machine has.
     memory_gib: memory of one device.
-    dtypes: types that matrix products may use.
+    links: narrowest first; the last joins any number.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
     name: str
-    target: Literal["CPU", "Ascend"]
+    target: Literal["CPU", "Ascend", "CUDA"]
     chip: str
-    devices_per_node: int
-    memory_gib: float
-    dtypes: list[Literal["float32", "float16", "bfloat16"]]
+    devices_per_node: Annotated[int, Field(ge=1)]
+    memory_gib: Annotated[float, Field(ge=0, le=4096, description="2**30 bytes")]
+    matrix: Matrix
+    memory: Memory
+    launch: Launch
+    links: Annotated[list[Link], Field(min_length=1)]
+
+    @property
+    def dtypes(self) -> list[Dtype]:
+        """Types that matrix products may use."""
+        return list(self.matrix.tflops)
+
+    @model_validator(mode="after")
+    def _links_widen(self) -> Hardware:
+        joined = [link.joins for link in self.links]
+        if joined[-1] is not None or None in joined[:-1]:
+            raise ValueError("links: the last one, and no other, joins any number of devices (joins: null)")
+        if any(wide % narrow for narrow, wide in pairwise([n for n in joined if n])):
+            raise ValueError(f"links: each must join whole groups of the one before it, not {joined}")
+        node = self.devices_per_node
+        for n in joined:
+            if n and node % n and n % node:
+                raise ValueError(f"links: {n} devices are neither a part of a node of {node} nor whole nodes")
+        return self
 
 
 def hardware_names() -> list[str]:
-    """Names of all profiles."""
+    """Names of the profiles that a recipe may name."""
     return sorted(path.stem for path in _PROFILES.glob("*.yaml"))
 
 
 @cache
 def load_hardware(name: str) -> Hardware:
-    """Read one profile. Raises KeyError for a name that has none."""
-    if name not in hardware_names():
-        raise KeyError(name)
-    return Hardware(name=name, **yaml.safe_load((_PROFILES / f"{name}.yaml").read_text(encoding="utf-8")))
+    """Read one profile, a comparison's too. Raises KeyError for a name that has none."""
+    for folder in (_PROFILES, _COMPARISON):
+        if name in (path.stem for path in folder.glob("*.yaml")):
+            return read_hardware(folder / f"{name}.yaml")
+    raise KeyError(name)
+
+
+def read_hardware(path: Path) -> Hardware:
+    """Read a profile's file. Raises ValueError that names file, line and key for one that cannot be meant."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as problem:
+        raise ValueError(f"{path}: no YAML: {problem}") from problem
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: a profile is keys with values")
+    try:
+        return Hardware.model_validate({"name": path.stem, **values})
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        place = [part for part in first["loc"] if part != "[key]"]
+        key = ".".join(map(str, place)) or "the whole profile"
+        line = _line(yaml.compose(text, yaml.SafeLoader), place)
+        raise ValueError(f"{path}:{line}  {key}: {_rule(first)}") from problem
+
+
+def _line(node: yaml.Node, place: list[Any]) -> int:
+    """Line of a key, or of what it should stand in."""
+    line = 1
+    for part in place:
+        children = {key.value: (key, value) for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
+        if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            node, line = node.value[part], node.value[part].start_mark.line + 1
+        elif part in children:
+            (key, node), line = children[part], children[part][0].start_mark.line + 1
+        else:
+            break
+    return line
+
+
+def _rule(problem: Any) -> str:
+    """What pydantic found, with the unit where a number was meant."""
+    if problem["type"] == "missing":
+        return "is missing"
+    told = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "value_error":
+        return told
+    unit = next((unit for key, unit in _UNITS.items() if key in problem["loc"][-2:]), "")
+    return f"{problem['input']!r}: {told}{unit}"
+
+
+_UNITS = {
+    "tflops": "; the unit is TFLOP/s, 1e12 operations a second",
+    "bandwidth_gb_s": "; the unit is GB/s, 1e9 bytes a second",
+    **dict.fromkeys(("fill_us", "kernel_us", "collective_us", "latency_us"), "; the unit is a millionth of a second"),
+    **dict.fromkeys(("efficiency", "attention_efficiency"), "; it is a share of the peak"),
+    "memory_gib": "; the unit is GiB, 2**30 bytes",
+}

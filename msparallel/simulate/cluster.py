@@ -11,8 +11,9 @@ group has come. When no rank can go on, the job would hang on a cluster: `Deadlo
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -106,11 +107,13 @@ class Cluster:
         given: dict[int, np.ndarray | None] = dict.fromkeys(running)
         ready = list(running)
         try:
-            while ready:
-                for rank in ready:
-                    self._run_until_it_waits(rank, running[rank], given[rank], meeting, results)
-                given = {rank: meeting.take(rank) for rank in running if rank not in results}
-                ready = [rank for rank, value in given.items() if value is not None]
+            # What is not a number is looked for after each operator, and named.
+            with np.errstate(all="ignore"):
+                while ready:
+                    for rank in ready:
+                        self._run_until_it_waits(rank, running[rank], given[rank], meeting, results)
+                    given = {rank: meeting.take(rank) for rank in running if rank not in results}
+                    ready = [rank for rank, value in given.items() if value is not None]
         except Mismatch as error:
             raise Deadlock(str(error), _waits(meeting)) from None
         if len(results) < len(running):
@@ -166,7 +169,7 @@ class _Run:
         free = [p for p in graph.execution.parameters if not p.weight]
         self.fed = {p.number: value for p, value in zip(free, inputs, strict=True)}
         for parameter in free:
-            _check_type(self.fed[parameter.number], parameter.type, f"rank {rank}: input {parameter.name}")
+            _check_type(self.fed[parameter.number], parameter.type, lambda p=parameter: f"rank {rank}: input {p.name}")
         self.computed: dict[int, Value] = {}
 
     def run(self) -> Generator[Arrival, np.ndarray | None, Value]:
@@ -177,7 +180,7 @@ class _Run:
             if is_collective(operator.op):
                 arrival = self.arrival(operator, inputs)
                 given = yield arrival
-                _check_type(given, operator.type, self.place(operator))
+                _check_type(given, operator.type, lambda o=operator: self.place(o))
                 computed[index] = given
             else:
                 computed[index] = self.compute(operator, inputs)
@@ -200,11 +203,10 @@ class _Run:
     def compute(self, operator: Operator, inputs: tuple[Value, ...]) -> Value:
         call = Call(operator.op, inputs, operator.node.attributes, operator.type)
         try:
-            with np.errstate(over="ignore", divide="ignore", invalid="ignore", under="ignore"):
-                result = KERNELS[operator.op](call)
+            result = KERNELS[operator.op](call)
         except (UnsupportedCall, IndexError, OverflowError, ValueError) as error:
             raise KernelError(f"{self.place(operator)} cannot be computed: {error}.") from error
-        _check_type(result, operator.type, self.place(operator))
+        _check_type(result, operator.type, lambda: self.place(operator))
         if operator.op in WRITES:
             items = result if isinstance(result, tuple) else (result,)
             for place, item in zip(WRITES[operator.op], items, strict=True):
@@ -236,25 +238,35 @@ class _Run:
         return f"rank {self.rank}, {operator.op} ({operator.node.name})"
 
 
-def _check_type(value: Value, wanted: Type, where: str) -> None:
+def _check_type(value: Value, wanted: Type, where: Callable[[], str]) -> None:
     """Raise KernelError for a value that is not what MindSpore inferred, or is no number."""
     if isinstance(wanted, tuple):
         items = value if isinstance(value, tuple) else (value,)
         if len(items) != len(wanted):
-            raise KernelError(f"{where} gives {len(items)} values, the graph has {len(wanted)}.")
+            raise KernelError(f"{where()} gives {len(items)} values, the graph has {len(wanted)}.")
         for item, type_ in zip(items, wanted, strict=True):
             _check_type(item, type_, where)
     elif isinstance(wanted, TensorType):
         given = np.asarray(value)
-        fits = len(given.shape) == len(wanted.shape) and all(
-            w in (-1, g) for g, w in zip(given.shape, wanted.shape, strict=True)
-        )
-        if not fits or str(given.dtype) != wanted.dtype.lower():
+        if given.dtype != _dtype(wanted.dtype) or not _fits(given.shape, wanted.shape):
             raise KernelError(
-                f"{where} has {given.dtype} {list(given.shape)}, the graph {wanted.dtype.lower()} {list(wanted.shape)}."
+                f"{where()} has {given.dtype} {list(given.shape)}, the graph {wanted.dtype.lower()} "
+                f"{list(wanted.shape)}."
             )
         if given.dtype.kind == "f" and np.isnan(given).any():
-            raise KernelError(f"{where} gives NaN at {np.argwhere(np.isnan(given))[0].tolist()}.")
+            raise KernelError(f"{where()} gives NaN at {np.argwhere(np.isnan(given))[0].tolist()}.")
+
+
+@cache
+def _dtype(name: str) -> np.dtype:
+    return np.dtype(name.lower())
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether a shape is what the graph has; -1 is a length that only the data decides."""
+    return shape == wanted or (
+        len(shape) == len(wanted) and all(want in (-1, have) for have, want in zip(shape, wanted, strict=True))
+    )
 
 
 def _why(meeting: Rendezvous, results: Mapping[int, StepResult]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from msparallel.simulate.kernels.arguments import float_tensor, same_dtype, tensor, unsupported
@@ -38,4 +40,63 @@ def silu_grad(call: Call) -> np.ndarray:
     return (wide(dy) * gate * (one + values * (one - gate))).astype(x.dtype, copy=False)
 
 
-KERNELS: dict[str, Kernel] = {"ReLU": relu, "SiLU": silu, "SiLUGrad": silu_grad}
+def relu_grad(call: Call) -> np.ndarray:
+    """(dy, y) -> dy where y is above 0."""
+    dy, y = tensor(call, 0), tensor(call, 1)
+    same_dtype(call, dy, y)
+    return np.where(y > 0, dy, dy.dtype.type(0))
+
+
+def sigmoid(call: Call) -> np.ndarray:
+    """1 / (1 + exp(-x))."""
+    x = float_tensor(call, 0)
+    return _sigmoid(wide(x)).astype(x.dtype, copy=False)
+
+
+def sigmoid_grad(call: Call) -> np.ndarray:
+    """(y, dy) -> dx = dy * y * (1 - y)."""
+    y, dy = float_tensor(call, 0), float_tensor(call, 1)
+    same_dtype(call, y, dy)
+    values = wide(y)
+    return (wide(dy) * values * (values.dtype.type(1) - values)).astype(y.dtype, copy=False)
+
+
+_ROOT, _CUBIC = math.sqrt(2 / math.pi), 0.044715
+"""Of GELU in its tanh form (arXiv 1606.08415): x / 2 * (1 + tanh(_ROOT * (x + _CUBIC * x^3)))."""
+
+
+def gelu(call: Call) -> np.ndarray:
+    """GELU in its tanh form, which is what MindSpore's GeLU computes."""
+    x = float_tensor(call, 0)
+    values = wide(x)
+    half, one = values.dtype.type(0.5), values.dtype.type(1)
+    return (half * values * (one + _gelu_tanh(values))).astype(x.dtype, copy=False)
+
+
+def gelu_grad(call: Call) -> np.ndarray:
+    """(dy, x, y) -> dx; y is not read."""
+    dy, x = float_tensor(call, 0), float_tensor(call, 1)
+    same_dtype(call, dy, x)
+    values = wide(x)
+    number = values.dtype.type
+    tanh = _gelu_tanh(values)
+    slope = number(_ROOT) * (number(1) + number(3 * _CUBIC) * np.square(values))
+    dx = number(0.5) * (number(1) + tanh) + number(0.5) * values * (number(1) - np.square(tanh)) * slope
+    return (wide(dy) * dx).astype(x.dtype, copy=False)
+
+
+def _gelu_tanh(x: np.ndarray) -> np.ndarray:
+    number = x.dtype.type
+    return np.tanh(number(_ROOT) * x * (number(1) + number(_CUBIC) * np.square(x)))
+
+
+KERNELS: dict[str, Kernel] = {
+    "ReLU": relu,
+    "ReluGrad": relu_grad,
+    "Sigmoid": sigmoid,
+    "SigmoidGrad": sigmoid_grad,
+    "SiLU": silu,
+    "SiLUGrad": silu_grad,
+    "GeLU": gelu,
+    "GeLUGrad": gelu_grad,
+}

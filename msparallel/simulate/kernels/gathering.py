@@ -13,7 +13,7 @@ from msparallel.simulate.kernels.arguments import (
     in_range,
     index_tensor,
     integer,
-    only,
+    integers,
     tensor,
     unsupported,
 )
@@ -21,12 +21,53 @@ from msparallel.simulate.kernels.call import Call, Kernel
 
 
 def gather(call: Call) -> np.ndarray:
-    """(x, indices, dim, batch dims): whole slices of x along a dim."""
+    """(x, indices, dim, batch dims): whole slices of x along a dim. The first dims of both, as many as batch dims, are
+    gone through together."""
     x, indices = tensor(call, 0), index_tensor(call, 1)
-    along = dim(call, 2, x.ndim)
-    only(call, "batch_dims", integer(call, 3) if len(call.inputs) > 3 else 0, 0)
+    along, batch_dims = dim(call, 2, x.ndim), integer(call, 3)
     in_range(call, indices, x.shape[along], "index")
-    return np.take(x, indices, along)
+    if not batch_dims:
+        return np.take(x, indices, along)
+    batch = x.shape[:batch_dims]
+    if not 0 <= batch_dims <= along or indices.shape[:batch_dims] != batch:
+        raise unsupported(call, f"{batch_dims} batch dims of {x.shape} and {indices.shape}, gathered along {along}")
+    between, after, picked = x.shape[batch_dims:along], x.shape[along + 1 :], indices.shape[batch_dims:]
+    whole = x.reshape(math.prod(batch), math.prod(between), x.shape[along], math.prod(after))
+    rows = indices.reshape(len(whole), 1, math.prod(picked))
+    found = whole[np.arange(len(whole))[:, None, None], np.arange(whole.shape[1])[:, None], rows]
+    return found.reshape(*batch, *between, *picked, *after)
+
+
+def gather_elements(call: Call) -> np.ndarray:
+    """(x, dim, indices): out[i][j] is x[i][indices[i][j]] along dim 1. Indices below 0 count from the end, by
+    MindSpore's definition."""
+    x = tensor(call, 0)
+    along, places = _element_places(call, 1, 2, x.shape)
+    return np.take_along_axis(x, places, along)
+
+
+def gather_elements_grad(call: Call) -> np.ndarray:
+    """(x, dim, indices, dy): dy added where gather_elements took it from."""
+    x, dy = tensor(call, 0), tensor(call, 3)
+    along, places = _element_places(call, 1, 2, x.shape)
+    if dy.shape != places.shape:
+        raise unsupported(call, f"indices {places.shape} and gradient {dy.shape} must have one shape")
+    grid = list(np.ogrid[tuple(map(slice, places.shape))])
+    grid[along] = places
+    flat = np.ravel_multi_index(np.broadcast_arrays(*grid), x.shape)
+    return added(call, dy.reshape(-1, 1), flat.ravel(), x.size).reshape(x.shape)
+
+
+def _element_places(call: Call, dim_place: int, place: int, shape: tuple[int, ...]) -> tuple[int, np.ndarray]:
+    """The dim, and indices of elements along it, counted from the front."""
+    along, indices = dim(call, dim_place, len(shape)), index_tensor(call, place)
+    others = [number for number in range(len(shape)) if number != along]
+    if indices.ndim != len(shape) or any(indices.shape[number] > shape[number] for number in others):
+        raise unsupported(call, f"indices {indices.shape} for elements of {shape} along {along}")
+    length = shape[along]
+    places = np.where(indices < 0, indices + length, indices)
+    in_range(call, places, length, "index")
+    return along, places[tuple(slice(n) for n in places.shape)]
 
 
 def one_hot(call: Call) -> np.ndarray:
@@ -68,4 +109,40 @@ def added(call: Call, rows: np.ndarray, places: np.ndarray, count: int) -> np.nd
     return result.astype(rows.dtype, copy=False) if rows.dtype.kind == "f" else in_dtype(call, result, rows.dtype)
 
 
-KERNELS: dict[str, Kernel] = {"Gather": gather, "OneHot": one_hot, "UnsortedSegmentSum": unsorted_segment_sum}
+def gather_nd(call: Call) -> np.ndarray:
+    """(x, indices): the last dim of indices holds places in the first dims of x."""
+    x, indices = tensor(call, 0), index_tensor(call, 1)
+    return x[_points(call, indices, x.shape)]
+
+
+def scatter_nd(call: Call) -> np.ndarray:
+    """(indices, updates, shape): updates added to zeros where gather_nd would read them."""
+    indices, updates, shape = index_tensor(call, 0), tensor(call, 1), integers(call, 2)
+    points = _points(call, indices, shape)
+    taken, rest = shape[: len(points)], shape[len(points) :]
+    if updates.shape != indices.shape[:-1] + rest:
+        raise unsupported(call, f"updates {updates.shape} at indices {indices.shape} of {shape}")
+    flat = np.ravel_multi_index(points, taken).ravel()
+    return added(call, updates.reshape(flat.size, math.prod(rest)), flat, math.prod(taken)).reshape(shape)
+
+
+def _points(call: Call, indices: np.ndarray, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    """The last dim of indices, one array for each dim it is a place in."""
+    width = indices.shape[-1]
+    if not 1 <= width <= len(shape):
+        raise unsupported(call, f"indices of {width} numbers for {len(shape)} dims")
+    for number in range(width):
+        in_range(call, indices[..., number], shape[number], f"index of dim {number}")
+    return tuple(np.moveaxis(indices, -1, 0))
+
+
+KERNELS: dict[str, Kernel] = {
+    "Gather": gather,
+    "GatherD": gather_elements,
+    "GatherDGradV2": gather_elements_grad,
+    "GatherNd": gather_nd,
+    "ScatterNd": scatter_nd,
+    "OneHot": one_hot,
+    "OneHotExt": one_hot,
+    "UnsortedSegmentSum": unsorted_segment_sum,
+}

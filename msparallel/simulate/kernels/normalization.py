@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from msparallel.simulate.kernels.arguments import dim, dims, float_tensor, same_dtype
+from msparallel.simulate.kernels.arguments import dim, dims, float_tensor, number, same_dtype, unsupported
 from msparallel.simulate.kernels.call import Call, Kernel
 
 
@@ -32,4 +32,66 @@ def softmax_backward(call: Call) -> np.ndarray:
     return dx.astype(y.dtype, copy=False)
 
 
-KERNELS: dict[str, Kernel] = {"Softmax": softmax, "SoftmaxBackward": softmax_backward}
+def log_softmax(call: Call) -> np.ndarray:
+    """(x, dim)."""
+    x = float_tensor(call, 0)
+    along = dim(call, 1, x.ndim)
+    values = wide(x)
+    values = values - values.max(along, keepdims=True)
+    return (values - np.log(np.exp(values).sum(along, keepdims=True))).astype(x.dtype, copy=False)
+
+
+def log_softmax_grad(call: Call) -> np.ndarray:
+    """(y, dy, dim)."""
+    y, dy = float_tensor(call, 0), float_tensor(call, 1)
+    same_dtype(call, y, dy)
+    along = dim(call, 2, y.ndim)
+    dy_wide = wide(dy)
+    return (dy_wide - np.exp(wide(y)) * dy_wide.sum(along, keepdims=True)).astype(y.dtype, copy=False)
+
+
+def rms_norm(call: Call) -> tuple[np.ndarray, np.ndarray]:
+    """(x, gamma, epsilon) -> x / rms(x) * gamma over gamma's dims, and 1 / rms in float32."""
+    x, gamma = float_tensor(call, 0), float_tensor(call, 1)
+    over = _last_dims(call, x, gamma)
+    values = wide(x)
+    one = values.dtype.type(1)
+    mean = np.square(values).mean(over, keepdims=True)
+    inverse = one / np.sqrt(mean + values.dtype.type(number(call, 2)))
+    return (values * inverse * wide(gamma)).astype(x.dtype, copy=False), inverse.astype(np.float32, copy=False)
+
+
+def rms_norm_grad(call: Call) -> tuple[np.ndarray, np.ndarray]:
+    """(dy, x, 1 / rms, gamma) -> the gradients of x, and of gamma in float32."""
+    dy, x, inverse, gamma = (float_tensor(call, place) for place in range(4))
+    same_dtype(call, dy, x)
+    over = _last_dims(call, x, gamma)
+    dy_wide, values = wide(dy), wide(x)
+    normal = values * inverse.astype(values.dtype, copy=False)
+    scaled = dy_wide * wide(gamma)
+    dx = (scaled - normal * (scaled * normal).mean(over, keepdims=True)) * inverse.astype(values.dtype, copy=False)
+    before = tuple(range(x.ndim - gamma.ndim))
+    return dx.astype(x.dtype, copy=False), (dy_wide * normal).sum(before).astype(np.float32, copy=False)
+
+
+def layer_norm(call: Call) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(x, gamma, beta, first dim that is normalized over, first dim of gamma, epsilon) -> y, mean and variance."""
+    x, gamma, beta = (float_tensor(call, place) for place in range(3))
+    same_dtype(call, gamma, beta)
+    over = _norm_dims(call, 3, x, gamma)
+    values = wide(x)
+    mean = values.mean(over, keepdims=True)
+    centered = values - mean
+    variance = np.square(centered).mean(over, keepdims=True)
+    y = centered / np.sqrt(variance + values.dtype.type(number(call, 5))) * wide(gamma) + wide(beta)
+    return y.astype(x.dtype, copy=False), mean, variance
+
+
+KERNELS: dict[str, Kernel] = {
+    "Softmax": softmax,
+    "SoftmaxBackward": softmax_backward,
+    "LogSoftmax": log_softmax,
+    "LogSoftmaxGrad": log_softmax_grad,
+    "RmsNorm": rms_norm,
+    "RmsNormGrad": rms_norm_grad,
+}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from msparallel.simulate.kernels.arguments import flag, float_tensor, same_dtype, unsupported
+from msparallel.simulate.kernels.arguments import flag, float_tensor, same_dtype, tensor, unsupported
 from msparallel.simulate.kernels.call import Call, Kernel
+from msparallel.simulate.kernels.elementwise import exact
 
 
 def product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -38,4 +39,13 @@ def _product(call: Call, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return product(x, y)
 
 
-KERNELS: dict[str, Kernel] = {"MatMul": mat_mul, "BatchMatMul": batch_mat_mul}
+def outer(call: Call) -> np.ndarray:
+    """Every element of one vector times every element of another."""
+    x, y = tensor(call, 0), tensor(call, 1)
+    same_dtype(call, x, y)
+    if x.ndim != 1 or y.ndim != 1:
+        raise unsupported(call, f"{x.ndim} and {y.ndim} dims; vectors have 1")
+    return exact(call, np.multiply.outer, x, y)
+
+
+KERNELS: dict[str, Kernel] = {"MatMul": mat_mul, "BatchMatMul": batch_mat_mul, "Outer": outer}
