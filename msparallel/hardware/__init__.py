@@ -163,13 +163,14 @@ def _line(node: yaml.Node, place: list[Any]) -> int:
     """Line of a key, or of what it should stand in."""
     line = 1
     for part in place:
-        children = {key.value: (key, value) for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
         if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-            node, line = node.value[part], node.value[part].start_mark.line + 1
-        elif part in children:
-            (key, node), line = children[part], children[part][0].start_mark.line + 1
-        else:
+            node = node.value[part]
+            line = node.start_mark.line + 1
+            continue
+        found = [(key, value) for key, value in node.value if key.value == part] if node.id == "mapping" else []
+        if not found:
             break
+        line, node = found[0][0].start_mark.line + 1, found[0][1]
     return line
 
 
