@@ -80,6 +80,7 @@ def _run(steps: int) -> Changes:
         "train.steps": steps,
         "train.checkpoint_interval": None,
         "train.eval_interval": None,
+        "train.log_interval": 1,
         "optimizer.learning_rate": LEARNING_RATE,
         "optimizer.min_learning_rate": 0.0,
         "optimizer.warmup_steps": 0,
@@ -91,8 +92,8 @@ def _sizes(plan: Plan) -> Changes:
     shape, mesh, parallel = plan.shape, plan.mesh, plan.recipe.parallel
     stage = mesh.dp * mesh.cp * mesh.tp
     groups = mesh.tp * mesh.cp if parallel.context_parallel_algo == "ulysses" else mesh.tp
-    kv_heads = min(shape.num_kv_heads, groups)
-    heads = min(shape.num_heads, groups * (2 if shape.num_kv_heads < shape.num_heads else 1))
+    kv_heads = groups if shape.num_kv_heads < shape.num_heads else min(shape.num_heads, _multiple(groups, 2))
+    heads = min(shape.num_heads, groups * 2 if shape.num_kv_heads < shape.num_heads else _multiple(groups, 2))
     head_dim = min(shape.head_dim, HEAD_DIM)
     width = _multiple(stage, max(WIDTH, heads * head_dim))
     length = min(plan.seq_length, _multiple(mesh.cp * mesh.tp, LENGTH))
