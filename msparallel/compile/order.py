@@ -159,11 +159,7 @@ def live_bytes(execution: Execution, order: Sequence[int] | None = None, largest
     order = run_order(execution) if order is None else order
     storages = _storages(execution, order)
     places = {index: place for place, index in enumerate(order)}
-    change = [0] * (len(order) + 1)
-    for storage in storages:
-        change[places[storage.maker]] += storage.type.bytes
-        change[storage.last + 1] -= storage.type.bytes
-    alive = list(accumulate(change[:-1]))
+    alive = _alive(storages, places)
     place = max(range(len(order)), key=alive.__getitem__, default=0)
     there = [s for s in storages if places[s.maker] <= place <= s.last]
     there.sort(key=lambda storage: (-storage.type.bytes, storage.maker))
@@ -176,6 +172,21 @@ def live_bytes(execution: Execution, order: Sequence[int] | None = None, largest
         tensors=tuple(_named(execution, storage) for storage in there[:largest]),
         profile=profile,
     )
+
+
+def alive_bytes(execution: Execution, order: Sequence[int]) -> list[tuple[int, int]]:
+    """Of each operator, in order: its index, and the bytes that are alive while it runs, as `live_bytes` counts them."""
+    alive = _alive(_storages(execution, order), {index: place for place, index in enumerate(order)})
+    return list(zip(order, alive, strict=True))
+
+
+def _alive(storages: Sequence[_Storage], places: Mapping[int, int]) -> list[int]:
+    """Bytes of all storages at each place of an order."""
+    change = [0] * (len(places) + 1)
+    for storage in storages:
+        change[places[storage.maker]] += storage.type.bytes
+        change[storage.last + 1] -= storage.type.bytes
+    return list(accumulate(change[:-1]))
 
 
 def _kind(operator: Operator) -> Hashable:
