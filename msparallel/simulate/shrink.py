@@ -21,9 +21,14 @@ from msparallel.recipe.rules.shape import BYTE_VOCAB
 
 HEAD_DIM, WIDTH, LENGTH, EXPERTS_PER_TOKEN = 8, 32, 16, 2
 """Least sizes of a small model: of a head, of hidden and feed-forward layer, of a sequence."""
-LEARNING_RATE, EPS = 1e-4, 1e-6
-"""Of a simulated run: without warm-up its few steps move the weights, and the larger eps keeps Adam from dividing
-rounding noise by its own size where a gradient is zero."""
+_OPTIMIZER = {
+    "optimizer.learning_rate": 1e-4,
+    "optimizer.min_learning_rate": 0.0,
+    "optimizer.warmup_steps": 0,
+    "optimizer.eps": 1e-6,
+}
+"""Without warm-up a few steps move the weights; the larger eps keeps Adam from dividing rounding noise by its own size
+where a gradient is zero."""
 
 Changes = dict[str, Any]
 
@@ -33,13 +38,12 @@ def shrunk(plan: Plan, steps: int) -> tuple[Plan, Changes]:
 
     What the user typed as an override stays. Raises UserError for rules that the result breaks.
     """
-    wanted = {**_precision(plan), **_run(steps), **_sizes(plan), **_batch(plan)}
-    return _changed(plan, wanted)
+    return _changed(plan, {**_precision(plan), **_run(plan, steps), **_OPTIMIZER, **_sizes(plan), **_batch(plan)})
 
 
 def whole(plan: Plan, steps: int) -> tuple[Plan, Changes]:
-    """The recipe with its own sizes and text, in float32 with plain attention."""
-    return _changed(plan, {**_precision(plan), **_run(steps)})
+    """The recipe with its own sizes, text and optimizer, in float32 with plain attention."""
+    return _changed(plan, {**_precision(plan), **_run(plan, steps)})
 
 
 def alone(plan: Plan) -> Plan:
@@ -75,16 +79,13 @@ def _precision(plan: Plan) -> Changes:
     return changes | {"model.attention": "plain" if plan.hardware.target == "Ascend" else "auto"}
 
 
-def _run(steps: int) -> Changes:
+def _run(plan: Plan, steps: int) -> Changes:
     return {
         "train.steps": steps,
         "train.checkpoint_interval": None,
         "train.eval_interval": None,
         "train.log_interval": 1,
-        "optimizer.learning_rate": LEARNING_RATE,
-        "optimizer.min_learning_rate": 0.0,
-        "optimizer.warmup_steps": 0,
-        "optimizer.eps": EPS,
+        "optimizer.warmup_steps": min(plan.recipe.optimizer.warmup_steps, steps - 1),
     }
 
 
