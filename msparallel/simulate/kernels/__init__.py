@@ -16,6 +16,7 @@ import numpy as np
 
 from msparallel.simulate.kernels import (
     activations,
+    attention,
     elementwise,
     gathering,
     normalization,
@@ -23,6 +24,7 @@ from msparallel.simulate.kernels import (
     products,
     reductions,
     shaping,
+    sorting,
     state,
 )
 from msparallel.simulate.kernels.call import Call, Kernel, UnsupportedCall, Value
@@ -31,6 +33,7 @@ __all__ = ["KERNELS", "WRITES", "Call", "Kernel", "UnsupportedCall", "Value"]
 
 _MODULES = (
     *(elementwise, reductions, shaping, gathering, products, normalization, activations),
+    *(attention, sorting),
     *(state, optimizers),
 )
 

@@ -14,6 +14,7 @@ from msparallel.simulate.kernels.arguments import (
     dtype,
     float_tensor,
     in_dtype,
+    integers,
     number,
     only,
     same_dtype,
@@ -203,6 +204,14 @@ def zeros_like(call: Call) -> np.ndarray:
     return np.zeros(x.shape, (dtype(call, 1) if len(call.inputs) > 1 else None) or x.dtype)
 
 
+def fill(call: Call) -> np.ndarray:
+    """(shape, value): a tensor of one value."""
+    value = tensor(call, 1)
+    if value.size != 1:
+        raise unsupported(call, f"{value.size} values; there must be one")
+    return np.full(integers(call, 0), value.reshape(()), value.dtype)
+
+
 def rsqrt_grad(call: Call) -> np.ndarray:
     """(y, dy) -> dx for y = 1 / sqrt(x)."""
     y, dy = float_tensor(call, 0), float_tensor(call, 1)
@@ -260,4 +269,6 @@ KERNELS: dict[str, Kernel] = {
     "Select": select,
     "Cast": cast,
     "ZerosLikeExt": zeros_like,
+    "ZerosLike": zeros_like,
+    "FillV2": fill,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from msparallel.simulate.kernels.arguments import dim, dims, float_tensor, number, same_dtype, unsupported
+from msparallel.simulate.kernels.arguments import dim, dims, float_tensor, number, only, same_dtype, unsupported
 from msparallel.simulate.kernels.call import Call, Kernel
 
 
@@ -87,11 +87,50 @@ def layer_norm(call: Call) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return y.astype(x.dtype, copy=False), mean, variance
 
 
+def layer_norm_grad(call: Call) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(x, dy, variance, mean, gamma, first dims as forward; epsilon is an attribute) -> gradients of x, gamma, beta."""
+    x, dy, variance, mean, gamma = (float_tensor(call, place) for place in range(5))
+    same_dtype(call, x, dy)
+    over = _norm_dims(call, 5, x, gamma)
+    if "epsilon" not in call.attributes:
+        raise unsupported(call, "no epsilon among its attributes")
+    values, dy_wide = wide(x), wide(dy)
+    number_of = values.dtype.type
+    inverse = number_of(1) / np.sqrt(variance + number_of(call.attributes["epsilon"]))
+    normal = (values - mean) * inverse
+    scaled = dy_wide * wide(gamma)
+    shift = scaled.mean(over, keepdims=True) + normal * (scaled * normal).mean(over, keepdims=True)
+    before = tuple(range(x.ndim - gamma.ndim))
+    d_gamma, d_beta = (dy_wide * normal).sum(before), dy_wide.sum(before)
+    return (
+        ((scaled - shift) * inverse).astype(x.dtype, copy=False),
+        d_gamma.astype(gamma.dtype, copy=False),
+        d_beta.astype(gamma.dtype, copy=False),
+    )
+
+
+def _norm_dims(call: Call, place: int, x: np.ndarray, gamma: np.ndarray) -> tuple[int, ...]:
+    """The dims from the first on; those of gamma must be the same."""
+    only(call, "begin_params_axis", dim(call, place + 1, x.ndim), dim(call, place, x.ndim))
+    over = _last_dims(call, x, gamma)
+    only(call, "begin_norm_axis", dim(call, place, x.ndim), over[0])
+    return over
+
+
+def _last_dims(call: Call, x: np.ndarray, gamma: np.ndarray) -> tuple[int, ...]:
+    """The last dims of x, as many as gamma has."""
+    if not gamma.ndim or x.shape[-gamma.ndim :] != gamma.shape:
+        raise unsupported(call, f"gamma {gamma.shape} must have the last dims of {x.shape}")
+    return tuple(range(x.ndim - gamma.ndim, x.ndim))
+
+
 KERNELS: dict[str, Kernel] = {
     "Softmax": softmax,
     "SoftmaxBackward": softmax_backward,
     "LogSoftmax": log_softmax,
     "LogSoftmaxGrad": log_softmax_grad,
+    "LayerNorm": layer_norm,
+    "LayerNormGrad": layer_norm_grad,
     "RmsNorm": rms_norm,
     "RmsNormGrad": rms_norm_grad,
 }
