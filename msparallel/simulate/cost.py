@@ -134,6 +134,8 @@ class DeviceCost:
         return self.hardware.memory.bandwidth_gb_s * 1e9 * self.hardware.memory.efficiency
 
     def message(self, op: str, ranks: tuple[int, ...], size: int) -> Message:
+        if len(ranks) < 2:
+            return Message(0.0)  # nobody to speak with
         sent: dict[str, int] = {}
         busy: dict[str, float] = {}
         latency = 0.0
