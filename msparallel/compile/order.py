@@ -42,14 +42,16 @@ def is_collective(op: str) -> bool:
 def run_order(execution: Execution) -> list[int]:
     """Indexes of the operators in the order in which the runtime starts them. What stands in one call runs together."""
     blocks = _Blocks()
-    for operator in execution.operators:
-        blocks.add(operator)
-    for operator in execution.operators:
+    paths = [blocks.path(operator) for operator in execution.operators]
+    for operator, path in zip(execution.operators, paths, strict=True):
+        blocks.add(operator, path)
+    for operator, path in zip(execution.operators, paths, strict=True):
         for index in {output.index for output in outputs(operator)} | set(operator.after):
-            blocks.connect(blocks.path(execution.operators[index]), blocks.path(operator))
+            blocks.connect(paths[index], path)
     for call, waits in execution.call_waits.items():
+        path = blocks.calls_to(call)
         for index in waits:
-            blocks.connect(blocks.path(execution.operators[index]), blocks.calls_to(call))
+            blocks.connect(paths[index], path)
     order = blocks.order(())
     assert len(order) == len(execution.operators), "what MindSpore compiled has no circle"
     return order
@@ -76,9 +78,9 @@ class _Blocks:
     def calls_to(call: tuple[int, ...]) -> list[_Unit]:
         return [call[: depth + 1] for depth in range(len(call))]
 
-    def add(self, operator: Operator) -> None:
+    def add(self, operator: Operator, path: list[_Unit]) -> None:
         block: _Unit = ()
-        for unit in self.path(operator):
+        for unit in path:
             self.units.setdefault(block, {}).setdefault(unit, operator.op if unit[-2:-1] == (-1,) else "call")
             self.waits.setdefault(unit, 0)
             block = unit
@@ -175,7 +177,7 @@ def live_bytes(execution: Execution, order: Sequence[int] | None = None, largest
 
 
 def alive_bytes(execution: Execution, order: Sequence[int]) -> list[tuple[int, int]]:
-    """Of each operator, in order: its index, and the bytes that are alive while it runs, as `live_bytes` counts them."""
+    """(index, bytes alive while it runs) of each operator, in order; counted as `live_bytes` does."""
     alive = _alive(_storages(execution, order), {index: place for place, index in enumerate(order)})
     return list(zip(order, alive, strict=True))
 

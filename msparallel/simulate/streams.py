@@ -100,9 +100,11 @@ def micro_batches(execution: Execution) -> list[int | None]:
             continue
         call = operator.calls[0]
         for output in outputs(operator):
-            other = execution.operators[output.index]
-            micro = called.get(other.calls[0]) if other.calls else found[other.index]
-            if micro is not None and other.calls[:1] != (call,):
+            other = execution.operators[output.index].calls
+            if other and other[0] == call:
+                continue
+            micro = called.get(other[0]) if other else found[output.index]
+            if micro is not None:
                 read.setdefault(call, Counter())[micro] += 1
                 called[call] = read[call].most_common(1)[0][0]
     for operator in execution.operators:
