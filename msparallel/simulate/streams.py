@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from msparallel.compile.collectives import message_bytes, participants
 from msparallel.compile.expand import Execution
-from msparallel.compile.order import is_collective, outputs, run_order
+from msparallel.compile.order import VIEWS, is_collective, outputs, run_order
 from msparallel.simulate.cost import Cost, Message
 
 COMPUTE, COLLECTIVE, PIPELINE = range(3)
@@ -33,15 +33,14 @@ class Sent:
 
 @dataclass(frozen=True)
 class Graph:
-    """Numbers below that of the operators are operators, by index; the others are gates: the beginnings of calls, which
-    take no time.
+    """Numbers below that of the operators are operators, by index; the others are the beginnings of calls.
 
     Attributes:
         order: of the operators.
         queues: operators of each stream, in order.
-        streams: operator -> its stream.
-        waits: operator or gate -> how many others it waits for.
-        followers: operator or gate -> who waits for it.
+        streams: operator or call -> its stream; None for what no stream runs: views, which launch no kernel, and calls.
+        waits: operator or call -> how many others it waits for.
+        followers: operator or call -> who waits for it.
         seconds: of what computes.
         messages: operator -> its message.
         micro: operator -> micro-batch that it belongs to.
@@ -50,7 +49,7 @@ class Graph:
     execution: Execution
     order: Sequence[int]
     queues: tuple[Sequence[int], Sequence[int], Sequence[int]]
-    streams: Sequence[int]
+    streams: Sequence[int | None]
     waits: Sequence[int]
     followers: Sequence[Sequence[int]]
     seconds: Sequence[float]
@@ -60,24 +59,27 @@ class Graph:
 
 def read_streams(execution: Execution, *, rank: int, cost: Cost) -> Graph:
     operators = execution.operators
-    gates = {call: len(operators) + number for number, call in enumerate(execution.call_waits)}
+    calls = {call: len(operators) + number for number, call in enumerate(execution.call_waits)}
     befores: list[set[int]] = []
-    streams, seconds = [COMPUTE] * len(operators), [0.0] * len(operators)
+    streams: list[int | None] = [COMPUTE] * len(operators) + [None] * len(calls)
+    seconds = [0.0] * len(operators)
     messages: dict[int, Sent] = {}
     for operator in operators:
         before = {output.index for output in outputs(operator)}
         before.update(operator.after)
-        if operator.calls in gates:
-            before.add(gates[operator.calls])
+        if operator.calls:
+            before.add(calls[operator.calls])
         befores.append(before)
         if is_collective(operator.op):
             streams[operator.index] = PIPELINE if operator.op in ("Send", "Receive") else COLLECTIVE
             ranks, size = participants(operator, rank), message_bytes(execution, operator)
             messages[operator.index] = Sent(ranks, size, cost.message(operator.op, ranks, size))
+        elif operator.op in VIEWS:
+            streams[operator.index] = None
         else:
             seconds[operator.index] = cost.operator(execution, operator)
     for call, waits in execution.call_waits.items():
-        befores.append({*waits, gates[call[:-1]]} if call[:-1] in gates else set(waits))
+        befores.append({*waits, calls[call[:-1]]} if call[:-1] else set(waits))
     followers: list[list[int]] = [[] for _ in befores]
     for number, before in enumerate(befores):
         for other in before:
@@ -85,7 +87,8 @@ def read_streams(execution: Execution, *, rank: int, cost: Cost) -> Graph:
     order = run_order(execution)
     queues: tuple[list[int], list[int], list[int]] = ([], [], [])
     for index in order:
-        queues[streams[index]].append(index)
+        if (stream := streams[index]) is not None:
+            queues[stream].append(index)
     waits = [len(before) for before in befores]
     return Graph(execution, order, queues, streams, waits, followers, seconds, messages, micro_batches(execution))
 

@@ -98,8 +98,8 @@ class RankWalk:
     now: until when the graphs that have ended took.
     spans: of those graphs.
 
-    Of the graph that runs: `left` is what each operator or gate still waits for; `ready` since when it could begin,
-    `start` and `end` when it ran; `last` the operator that ended last before it could begin.
+    Of the graph that runs: `left` is how many others each operator or call still waits for; `ready` since when it could
+    begin, `start` and `end` when it ran; `last` the operator that ended last before it could begin.
     """
 
     def __init__(self, rank: int, graphs: Sequence[tuple[Execution, int]], mesh: Mesh, cost: Cost):
@@ -137,9 +137,9 @@ class RankWalk:
         self.last: list[int | None] = [None] * numbers
         self.heads, self.free, self.waiting = [0, 0, 0], [self.now] * 3, [False] * 3
         self.before: list[int | None] = [None, None, None]
-        for gate in range(len(self.graph.execution.operators), numbers):
-            if self.graph.waits[gate] == 0:
-                self.pass_on(gate)
+        for number, waits in enumerate(self.graph.waits):
+            if waits == 0 and self.graph.streams[number] is None:
+                self.pass_on(number)
 
     def advance(self, arrive: Callable[[Arrival], None]) -> None:
         """Go on until every stream waits for another rank, or the step has ended. `arrive` is told of each message that
@@ -194,15 +194,15 @@ class RankWalk:
         self.pass_on(index)
 
     def pass_on(self, done: int) -> None:
-        """Let those go on that waited for an operator or a gate."""
-        operators = len(self.graph.execution.operators)
+        """Let those go on that waited; what no stream runs is done as soon as it waits for nothing."""
+        streams, left, ready, end = self.graph.streams, self.left, self.ready, self.end[done]
+        last = done if streams[done] is not None else self.last[done]
         for number in self.graph.followers[done]:
-            if self.end[done] >= self.ready[number]:
-                self.ready[number] = self.end[done]
-                self.last[number] = done if done < operators else self.last[done]
-            self.left[number] -= 1
-            if number >= operators and not self.left[number]:
-                self.end[number] = self.ready[number]
+            if end >= ready[number]:
+                ready[number], self.last[number] = end, last
+            left[number] -= 1
+            if streams[number] is None and not left[number]:
+                self.end[number] = ready[number]
                 self.pass_on(number)
 
     def end_run(self) -> None:
@@ -251,7 +251,7 @@ class RankWalk:
             self.paths[scope] = cell_path(scope)
         return Span(
             rank=self.rank,
-            stream=STREAMS[graph.streams[index]],
+            stream=STREAMS[graph.streams[index] or COMPUTE],
             start_s=self.start[index],
             end_s=self.end[index],
             op=operator.op,
