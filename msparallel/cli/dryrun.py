@@ -28,15 +28,26 @@ Examples:
 @click.option("--rank", "ranks", type=click.IntRange(min=0), multiple=True, help="This rank; may be given repeatedly.")
 @click.option("--stages", is_flag=True, help="The first rank of every pipeline stage (the default).")
 @click.option("--all-ranks", is_flag=True, help="Every rank.")
-@click.option("--depth", type=click.Choice(["auto", "full", "representative"]), default="auto", show_default=True,
-              help="Compile all layers, or a few of each stage and infer the rest; auto: few where there are many.")
-@click.option("--model-config", metavar="FILE|PRESET",
-              help="A Hugging Face config.json, or one of our presets, for a MindFormers YAML that names no numbers.")
+@click.option(
+    "--depth",
+    type=click.Choice(["auto", "full", "representative"]),
+    default="auto",
+    show_default=True,
+    help="Compile all layers, or a few of each stage and infer the rest; auto: few where there are many.",
+)
+@click.option(
+    "--model-config",
+    metavar="FILE|PRESET",
+    help="A Hugging Face config.json, or one of our presets, for a MindFormers YAML that names no numbers.",
+)
 @click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), default=1800.0, show_default=True,
               help="Seconds that one rank may take.")  # fmt: skip
 @click.option("--report", metavar="FILE.html", help="Also write a page to look at, one self-contained HTML file.")
-@click.option("--save-strategy", metavar="FILE.json",
-              help="Also write the strategies that MindSpore searched, for parallel.strategy_load_file.")
+@click.option(
+    "--save-strategy",
+    metavar="FILE.json",
+    help="Also write the strategies that MindSpore searched, for parallel.strategy_load_file.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(
     recipe_name: str, overrides: tuple[str, ...], ranks: tuple[int, ...], stages: bool, all_ranks: bool,
@@ -67,9 +78,7 @@ def command(
         click.echo(f"\nReport: {printable(report)}", err=as_json)
 
 
-def _job(
-    name: str, overrides: tuple[str, ...], depth: Depth, model_config: str | None
-) -> tuple[Job, Hardware | None]:
+def _job(name: str, overrides: tuple[str, ...], depth: Depth, model_config: str | None) -> tuple[Job, Hardware | None]:
     """What to compile, and the machine where the file names one."""
     from msparallel.compile.dryrun import recipe_job
     from msparallel.compile.mindformers_job import mindformers_job, require_installed

@@ -8,20 +8,49 @@ apart, the verdict.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 
+from msparallel.cli.timeline_text import timeline_lines
+from msparallel.compile.strategies import ranges
 from msparallel.errors import printable
 from msparallel.recipe.override import format_override
 from msparallel.simulate.simulate import LIMITS, Simulation
+from msparallel.simulate.timed import Timed
 
+WIDTH = 100
+"""Where the output is no terminal."""
 MOST_NAMES = 5
 
 
 def simulation_text(found: Simulation) -> str:
     """The whole report."""
     sections = [_head(found), _losses(found), _differences(found), _verdict(found)]
+    if found.timed:
+        small = ["Of this small model (--timeline times the recipe as it is):"] if found.changes else []
+        sections.append(small + timeline_lines(found.timed, _width()))
+    return _joined(sections)
+
+
+def timed_text(timed: Timed) -> str:
+    """A recipe's timeline, nothing executed."""
+    plan = timed.plan
+    compiled = ranges([program.rank for program in timed.programs])
+    head = [
+        " ".join([plan.recipe.path, *plan.recipe.overrides]),
+        f"{plan.mesh}, {plan.micro_batch_num} micro-batches a step; compiled: rank {compiled}, the others of a "
+        "stage are taken to be alike",
+    ]
+    return _joined([head, timeline_lines(timed, _width())])
+
+
+def _joined(sections: Iterable[Iterable[str]]) -> str:
     return printable("\n\n".join("\n".join(lines) for lines in sections if lines))
+
+
+def _width() -> int:
+    return max(60, shutil.get_terminal_size((WIDTH, 24)).columns)
 
 
 def _head(found: Simulation) -> list[str]:

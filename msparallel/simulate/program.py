@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from msparallel.compile.collectives import participants
+from msparallel.compile.dryrun import recipe_job
 from msparallel.compile.expand import Execution, Output, UnreadableGraph, expand, leaves
 from msparallel.compile.graph import CompiledGraph, ConstantTensor, Parameter, read_graph
 from msparallel.compile.order import cell_path, is_collective, run_order
+from msparallel.compile.ranks import compile_ranks
 from msparallel.compile.request import read_result
 from msparallel.errors import RunError
+from msparallel.plan import Plan
 from msparallel.simulate.kernels import KERNELS
 from msparallel.simulate.rendezvous import OPERATIONS
 
@@ -64,6 +67,21 @@ class RankProgram:
     def layouts(self) -> dict[str, Any]:
         """Of the kept values of all graphs."""
         return {name: layout for graph in self.graphs for name, layout in graph.layouts.items()}
+
+
+def compiled_programs(plan: Plan, ranks: Iterable[int], folder: Path, progress: bool) -> list[RankProgram]:
+    """Compile ranks of a recipe, all layers, and read what they run; in the order of ranks.
+
+    Args:
+        folder: that takes what the compilations write.
+
+    Raises:
+        RunError, UserError: what `compile_ranks` and `read_program` raise.
+    """
+    (variant,) = recipe_job(plan, "full").variants
+    requests = [replace(variant.request, rank=rank, folder=str(folder / f"rank_{rank}")) for rank in ranks]
+    done = compile_ranks(requests, memory_bytes=variant.memory_bytes, progress=progress)
+    return sorted((read_program(Path(request.folder), request.rank) for request in done), key=lambda p: p.rank)
 
 
 def read_program(folder: Path, rank: int) -> RankProgram:

@@ -22,25 +22,24 @@ import numpy as np
 from safetensors.numpy import load_file
 from tqdm import tqdm
 
-from msparallel.compile.dryrun import recipe_job
 from msparallel.compile.ranks import (
     POLL_S,
-    compile_ranks,
     kill,
     last_words,
     raise_failure,
     start_process,
     temporary_folder,
 )
-from msparallel.compile.request import Request, write_json
+from msparallel.compile.request import write_json
 from msparallel.errors import RunError
 from msparallel.plan import Plan
 from msparallel.simulate.cluster import Cluster, Deadlock
 from msparallel.simulate.compare import Arrays, Difference, cut, difference, joined
 from msparallel.simulate.data import random_batches, recipe_batches
-from msparallel.simulate.program import RankProgram, check_programs, read_program
+from msparallel.simulate.program import RankProgram, check_programs, compiled_programs
 from msparallel.simulate.shrink import Changes, alone, shrunk, whole
 from msparallel.simulate.single import FINAL, GRADIENTS, INITIAL, LOSSES_FILE, SingleRequest
+from msparallel.simulate.timed import Timed, timed
 from msparallel.train.checkpoint import Slice
 from msparallel.train.rank_inputs import rank_inputs
 from msparallel.train.slices import parameter_slices
@@ -74,6 +73,8 @@ class Simulation:
     gradients: of the first step, as the optimizer got them.
     parameters: after the last step.
     replicas_apart: largest difference between copies of one slice on several ranks.
+    timed: a step of what was executed, on the recipe's machine; None where it would hang.
+    seconds: that the parts of the simulation took, by name.
     """
 
     plan: Plan
@@ -85,6 +86,7 @@ class Simulation:
     parameters: Difference | None
     replicas_apart: float
     deadlock: Deadlock | None
+    timed: Timed | None
     seconds: Mapping[str, float]
 
     @property
@@ -117,6 +119,7 @@ class Simulation:
             "zero_gradients": list(self.gradients.zero) if self.gradients else [],
             "replicas_apart": self.replicas_apart,
             "deadlock": self.deadlock.to_json() if self.deadlock else None,
+            **(self.timed.to_json() if self.timed else {}),
             "seconds": dict(self.seconds),
         }
 
@@ -138,7 +141,7 @@ def simulate(plan: Plan, *, steps: int, full: bool = False, progress: bool = Tru
         _single_process(small, random_tokens=not full, folder=folder / "single") as truth,
     ):
         started = time.monotonic()
-        programs = _compiled(small, folder, progress)
+        programs = compiled_programs(small, range(small.world_size), folder, progress)
         check_programs(programs)
         clock["compile"] = time.monotonic() - started
         _wait(truth, folder / "single", progress)
@@ -174,17 +177,6 @@ def _wait(process: subprocess.Popen[bytes], folder: Path, progress: bool) -> Non
             time.sleep(POLL_S)
     if process.returncode:
         raise_failure("The single process", process.returncode, folder, folder / "log.txt")
-
-
-def _compiled(plan: Plan, folder: Path, progress: bool) -> list[RankProgram]:
-    job = recipe_job(plan, "full")
-    (variant,) = job.variants
-    requests = [
-        Request(**{**asdict(variant.request), "rank": rank, "folder": str(folder / f"rank_{rank}")})
-        for rank in range(plan.world_size)
-    ]
-    done = compile_ranks(requests, memory_bytes=variant.memory_bytes, progress=progress)
-    return sorted((read_program(Path(request.folder), request.rank) for request in done), key=lambda p: p.rank)
 
 
 def _executed(
@@ -232,6 +224,7 @@ def _executed(
         parameters=parameters,
         replicas_apart=apart,
         deadlock=deadlock,
+        timed=None if deadlock else timed(plan, programs),
         seconds=clock,
     )
 
