@@ -129,9 +129,9 @@ class _Meetings:
         there[arrival.rank] = arrival
         if len(there) < len(self.ranks.intersection(arrival.sent.ranks)):
             return
-        members = list(there.values())
-        self.check_alike(members)
         del self.open[key]
+        members = sorted(there.values(), key=lambda member: member.rank)
+        self.check_alike(members)
         start = max(member.time for member in members)
         end = start + max(member.sent.cost.seconds for member in members)
         for member in members:

@@ -202,7 +202,7 @@ class RankWalk:
                 ready[number], self.last[number] = end, last
             left[number] -= 1
             if streams[number] is None and not left[number]:
-                self.end[number] = ready[number]
+                self.start[number] = self.end[number] = ready[number]
                 self.pass_on(number)
 
     def end_run(self) -> None:
