@@ -57,12 +57,11 @@ def memory_over_time(graphs: Sequence[tuple[Execution, int]], timeline: Timeline
         for _ in range(times):
             _add(points, alive, starts.get(run, {}))
             run += 1
-    points.append((max((span.end_s for span in timeline.spans if span.rank == rank), default=0.0), 0))
+    end = max((span.end_s for span in timeline.spans if span.rank == rank), default=0.0)
     peak_s, peak_bytes = max(points, key=lambda point: point[1])
-    changes = [point for place, point in enumerate(points) if place == 0 or point[1] != points[place - 1][1]]
     return MemoryCurve(
         rank=rank,
-        points=tuple(changes),
+        points=(*_changes(points), (end, 0)),
         peak_bytes=peak_bytes,
         peak_s=peak_s,
         peak=max(peaks, key=lambda peak: peak.bytes),
@@ -79,3 +78,14 @@ def _add(points: list[tuple[float, int]], alive: Sequence[tuple[int, int]], star
             most = 0
     if most and starts:
         points.append((max(starts.values()), max(most, points[-1][1])))
+
+
+def _changes(points: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Points at which the number changes; of those at one time the largest."""
+    found: list[tuple[float, int]] = []
+    for time_s, bytes_ in points:
+        if found and found[-1][0] == time_s:
+            bytes_ = max(bytes_, found.pop()[1])
+        if not found or found[-1][1] != bytes_:
+            found.append((time_s, bytes_))
+    return found
