@@ -11,6 +11,7 @@ devices differ.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -108,8 +109,11 @@ class _Attention:
         left_out = self.left_out(place, result.shape)
         if left_out is None:
             return result
-        if np.any(left_out.all(-1)):
-            raise unsupported(self.call, f"{np.count_nonzero(left_out.all(-1))} rows of sequence {place} have no key")
+        lonely = left_out.all(-1).reshape(-1, len(query[0, 0])).any(0)
+        if lonely.any():
+            raise unsupported(
+                self.call, f"{np.count_nonzero(lonely)} of {lonely.size} queries of sequence {place} have no key"
+            )
         return np.where(left_out, result.dtype.type(-np.inf), result)
 
     def left_out(self, place: int, shape: tuple[int, ...]) -> np.ndarray | None:
@@ -121,10 +125,17 @@ class _Attention:
         if self.mode in (DEFAULT_MASK, ALL_MASK):
             if self.mask is None:
                 return None
-            given_mask = self.full_mask(place, shape)
-            if self.mode == ALL_MASK:
-                return given_mask
-            return given_mask | (distance > self.after) | (distance < -self.before)
+            mask = self.full_mask(place, shape)
+            outside = (distance > self.after) | (distance < -self.before)
+            if self.mode == ALL_MASK or not outside.any():
+                return mask
+            if queries != keys:
+                raise unsupported(
+                    self.call,
+                    f"sparse mode 0 with {self.before} tokens before and {self.after} after, {queries} queries and "
+                    f"{keys} keys: which key is a query's own is not defined. Give the band as a mask",
+                )
+            return mask | outside
         self.check_compressed()
         if self.mode == BAND:
             return (distance > self.after) | (distance < -self.before)
@@ -139,18 +150,22 @@ class _Attention:
             )
         if mask.ndim == 4:
             mask = mask[place if len(mask) > 1 else 0]
-            mask = self.grouped(mask, shape[0]) if len(mask) > 1 else mask[None]
+            mask = self.grouped(mask, shape[0]) if len(mask) > 1 else mask
         if mask.shape[-2:] != shape[-2:]:
             raise unsupported(self.call, f"mask {self.mask.shape} for {shape[-2]} queries and {shape[-1]} keys")
         return mask != 0
 
     def check_compressed(self) -> None:
         """Modes 2 to 4 say themselves what is left out; their mask must be the one MindSpore asks for."""
-        causal = ~np.tri(*COMPRESSED, dtype=bool)
-        if self.mask is None or self.mask.shape != COMPRESSED or not np.array_equal(self.mask != 0, causal):
+        if self.mask is None or self.mask.shape != COMPRESSED or not np.array_equal(self.mask != 0, _compressed()):
             raise unsupported(
                 self.call, f"sparse mode {self.mode} takes a mask {COMPRESSED} that is 1 above its diagonal and 0 else"
             )
+
+
+@functools.cache
+def _compressed() -> np.ndarray:
+    return ~np.tri(*COMPRESSED, dtype=bool)
 
 
 def flash_attention(call: Call) -> tuple[np.ndarray, ...]:

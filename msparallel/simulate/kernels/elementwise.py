@@ -79,10 +79,13 @@ def _with_number(compute: Callable[..., np.ndarray]) -> Kernel:
 
 
 def _like(call: Call, x: np.ndarray, value: int | float) -> np.ndarray:
-    """A number as a tensor of x's dtype. Raises UnsupportedCall for a fraction beside whole numbers."""
-    if x.dtype.kind in "iu" and isinstance(value, float) and not value.is_integer():
+    """A number as a tensor of x's dtype. Raises UnsupportedCall for a fraction beside whole numbers, OverflowError for
+    one that does not fit."""
+    if x.dtype.kind == "f":
+        return np.asarray(value, x.dtype)
+    if isinstance(value, float) and not value.is_integer():
         raise unsupported(call, f"{value} beside {x.dtype}: the fraction would be lost")
-    return np.asarray(value, x.dtype)
+    return in_dtype(call, np.asarray(int(value)), x.dtype)
 
 
 def _floats(compute: Callable[..., np.ndarray], inputs: int = 1) -> Kernel:
@@ -269,6 +272,5 @@ KERNELS: dict[str, Kernel] = {
     "Select": select,
     "Cast": cast,
     "ZerosLikeExt": zeros_like,
-    "ZerosLike": zeros_like,
     "FillV2": fill,
 }

@@ -14,6 +14,7 @@ from msparallel.simulate.kernels.arguments import (
     index_tensor,
     integer,
     integers,
+    same_dtype,
     tensor,
     unsupported,
 )
@@ -76,10 +77,12 @@ def one_hot(call: Call) -> np.ndarray:
     indices, depth = index_tensor(call, 0), integer(call, 1)
     on, off = tensor(call, 2), tensor(call, 3)
     along = dim(call, 4, indices.ndim + 1) if len(call.inputs) > 4 else indices.ndim
-    shape = [1] * (indices.ndim + 1)
-    shape[along] = depth
-    hit = np.expand_dims(indices, along) == np.arange(depth, dtype=indices.dtype).reshape(shape)
-    return np.where(hit, on, off)
+    same_dtype(call, on, off)
+    flat = indices.ravel()
+    inside = np.flatnonzero((flat >= 0) & (flat < depth))
+    rows = np.full((flat.size, depth), off)
+    rows[inside, flat[inside]] = on
+    return np.moveaxis(rows.reshape(*indices.shape, depth), -1, along)
 
 
 def unsorted_segment_sum(call: Call) -> np.ndarray:

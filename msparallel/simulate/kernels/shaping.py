@@ -98,25 +98,14 @@ def strided_slice(call: Call) -> np.ndarray:
     """(x, begin, end, strides, then five masks of bits, one a place: begin left out, end left out, an ellipsis, a new
     dim, a dim that shrinks away). Begin and end are cut to the tensor as in Python."""
     x = tensor(call, 0)
-    return x[sliced(call, 1, x.shape)]
+    return x[_slices(call, x.shape)]
 
 
-def strided_slice_grad(call: Call) -> np.ndarray:
-    """(dy, shape of x, begin, end, strides, masks): dy where it was taken from, 0 elsewhere."""
-    dy, shape = tensor(call, 0), integers(call, 1)
-    dx = np.zeros(shape, dy.dtype)
-    part = sliced(call, 2, shape)
-    if dx[part].shape != dy.shape:
-        raise unsupported(call, f"the slice of {shape} has shape {dx[part].shape}, its gradient {dy.shape}")
-    dx[part] = dy
-    return dx
-
-
-def sliced(call: Call, place: int, shape: tuple[int, ...]) -> tuple:
-    """NumPy's index for begin, end, strides and masks that stand at `place`. Raises IndexError for a dim that shrinks
-    to an element that is not there."""
-    begin, end, strides = (integers(call, place + offset) for offset in range(3))
-    no_begin, no_end, ellipsis, new, shrunk = (integer(call, place + 3 + offset) for offset in range(5))
+def _slices(call: Call, shape: tuple[int, ...]) -> tuple:
+    """NumPy's index for begin, end, strides and masks. Raises IndexError for a dim that shrinks to an element that is
+    not there."""
+    begin, end, strides = (integers(call, place) for place in (1, 2, 3))
+    no_begin, no_end, ellipsis, new, shrunk = (integer(call, place) for place in range(4, 9))
     if not len(begin) == len(end) == len(strides):
         raise unsupported(call, f"begin {begin}, end {end} and strides {strides} must be of one length")
     if 0 in strides:
@@ -160,5 +149,4 @@ KERNELS: dict[str, Kernel] = {
     "Tile": tile,
     "BroadcastTo": broadcast_to,
     "StridedSlice": strided_slice,
-    "StridedSliceGrad": strided_slice_grad,
 }
