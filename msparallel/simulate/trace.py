@@ -22,6 +22,8 @@ from msparallel.simulate.timeline import Timeline
 from msparallel.simulate.walk import Span
 
 Event = dict[str, Any]
+ROWS = {stream: number for number, stream in enumerate(STREAMS, 1)}
+"""Thread of each stream; viewers keep thread 0 for an idle processor."""
 _MICROSECONDS = 1e6
 
 
@@ -41,7 +43,7 @@ def trace_events(timeline: Timeline, memory: Sequence[MemoryCurve] = ()) -> Iter
     for times in timeline.ranks:
         yield _named("process_name", times.rank, name=f"rank {times.rank}{_place(times.rank, timeline.mesh)}")
         yield _named("process_sort_index", times.rank, sort_index=times.rank)
-        for thread, stream in enumerate(STREAMS):
+        for stream, thread in ROWS.items():
             yield _named("thread_name", times.rank, thread, name=stream)
             yield _named("thread_sort_index", times.rank, thread, sort_index=thread)
     simulated = {times.rank for times in timeline.ranks}
@@ -79,7 +81,7 @@ def _operator(span: Span) -> Event:
         "name": span.op,
         "cat": span.stream,
         "pid": span.rank,
-        "tid": STREAMS.index(span.stream),
+        "tid": ROWS[span.stream],
         "ts": span.start_s * _MICROSECONDS,
         "dur": (span.end_s - span.start_s) * _MICROSECONDS,
         "args": arguments,
@@ -94,7 +96,7 @@ def _arrow(span: Span, identity: str) -> Event:
         "cat": "transfer",
         "id": identity,
         "pid": span.rank,
-        "tid": STREAMS.index(span.stream),
+        "tid": ROWS[span.stream],
         "ts": (span.start_s + span.end_s) / 2 * _MICROSECONDS,
     }
     return event if span.op == "Send" else {**event, "bp": "e"}
@@ -115,7 +117,7 @@ def _memory(curve: MemoryCurve) -> Iterator[Event]:
         "s": "p",
         "name": "peak of live memory",
         "pid": curve.rank,
-        "tid": 0,
+        "tid": ROWS["compute"],
         "ts": curve.peak_s * _MICROSECONDS,
         "args": {"bytes": curve.peak_bytes, "largest": largest},
     }

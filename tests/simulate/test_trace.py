@@ -52,7 +52,7 @@ def test_every_rank_is_a_process_named_by_its_place(tmp_path):
     names = {e["pid"]: e["args"]["name"] for e in of(events, "M") if e["name"] == "process_name"}
     assert names == {0: "rank 0 (pp0 tp0)", 1: "rank 1 (pp0 tp1)", 2: "rank 2 (pp1 tp0)", 3: "rank 3 (pp1 tp1)"}
     rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in of(events, "M") if e["name"] == "thread_name"}
-    assert len(rows) == 12 and [rows[3, row] for row in range(3)] == ["compute", "collective", "pipeline"]
+    assert len(rows) == 12 and [rows[3, row] for row in (1, 2, 3)] == ["compute", "collective", "pipeline"]
 
 
 def test_every_span_is_an_event_with_what_it_does(tmp_path):
