@@ -60,10 +60,11 @@ def command(
     """
     from msparallel.cli import dryrun_text
     from msparallel.compile.dryrun import dry_run
-    from msparallel.report.page import check_target, write_page
+    from msparallel.report.dryrun_data import dryrun_data
+    from msparallel.report.page import DRY_RUN, check_target, write_page
 
     if report is not None:
-        check_target(report)
+        check_target(report, DRY_RUN)
     if sum((bool(ranks), stages, all_ranks)) > 1:
         raise click.UsageError("--rank, --stages and --all-ranks exclude each other.")
     asked, hardware = _job(recipe_name, overrides, depth, model_config)
@@ -71,7 +72,7 @@ def command(
     job = dry_run(asked, chosen, time_limit_s=time_limit, save_strategy=save_strategy)
     engine = dryrun_text.mindspore_version()
     if report is not None:
-        write_page(report, job, hardware, engine)
+        write_page(report, DRY_RUN, dryrun_data(job, hardware, engine))
     told = json.dumps(job.to_json(), indent=2) if as_json else dryrun_text.job_text(job, hardware, engine)
     click.echo(told)
     if report is not None:

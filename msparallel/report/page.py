@@ -1,10 +1,11 @@
-"""The report page of a dry run: one HTML file that needs nothing else.
+"""A report page: one HTML file that needs nothing else.
 
-In: a DryRun. Out: HTML with its style, script and data inside; it opens from a disk, asks no network, and its own rule
-(Content-Security-Policy) lets no other script run, whatever stands in a name.
+In: the kind of page, and the JSON document that it draws. Out: HTML with its style, script and data inside; it opens
+from a disk, asks no network, and its own rule (Content-Security-Policy) lets no other script run, whatever stands in a
+name. What all kinds share stands in page.html, page.css and page.js; each has files of its own beside them.
 
->>> check_target("report.html")  # before the work
->>> write_page("report.html", job, load_hardware("atlas_800t_a2"), mindspore="2.9.0")
+>>> check_target("report.html", DRY_RUN)  # before the work
+>>> write_page("report.html", DRY_RUN, dryrun_data(job, load_hardware("atlas_800t_a2"), mindspore="2.9.0"))
 """
 
 from __future__ import annotations
@@ -16,39 +17,65 @@ import html
 import json
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from msparallel.compile.dryrun import DryRun
 from msparallel.errors import RunError
-from msparallel.hardware import Hardware
-from msparallel.report.page_data import page_data
 
 _HERE = Path(__file__).parent
-MARK = '<!doctype html>\n<meta name="generator" content="msparallel dryrun">'
-"""How a page begins; a file that begins otherwise is never written over."""
 
 
-def page_html(document: dict[str, Any]) -> str:
-    """The page of `page_data`'s document."""
-    script = (_HERE / "page.js").read_text(encoding="utf-8")
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """Attributes:
+    verb: the command that writes it.
+    heading: begins the window's title.
+    body: HTML of what stands below the head.
+    styles, scripts: files behind the shared ones, in order.
+    """
+
+    verb: str
+    heading: str
+    body: str
+    styles: tuple[str, ...]
+    scripts: tuple[str, ...]
+
+    @property
+    def mark(self) -> str:
+        """How such a page begins; a file that begins otherwise is never written over."""
+        return f'<!doctype html>\n<meta name="generator" content="msparallel {self.verb}">'
+
+
+DRY_RUN = Kind(verb="dryrun", heading="Dry run", body="dryrun.html", styles=("dryrun.css",), scripts=("dryrun.js",))
+
+
+def page_html(kind: Kind, document: dict[str, Any]) -> str:
+    """The page of a document; its "title" is the window's, too."""
+    script = _joined("page.js", *kind.scripts)
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     # Neither `</script>` nor `<!--` can stand in the data: every `<` is written as its code.
     data = json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
-    template = Template((_HERE / "page.html").read_text(encoding="utf-8"))
-    return MARK + template.substitute(
+    return kind.mark + Template(_joined("page.html")).substitute(
+        heading=kind.heading,
+        verb=kind.verb,
         title=html.escape(document["title"]),
-        style=(_HERE / "page.css").read_text(encoding="utf-8"),
+        style=_joined("page.css", *kind.styles),
+        body=_joined(kind.body),
         script=script,
         script_hash=digest,
         data=data,
     )
 
 
-def check_target(path: str) -> None:
+def _joined(*names: str) -> str:
+    return "".join((_HERE / name).read_text(encoding="utf-8") for name in names)
+
+
+def check_target(path: str, kind: Kind) -> None:
     """See whether a page can be written. Raises RunError where it cannot, or where another file would be lost."""
-    target = Path(path)
+    target, mark = Path(path), kind.mark.encode("ascii")
     try:
         try:
             found = target.stat()
@@ -64,8 +91,9 @@ def check_target(path: str) -> None:
             if not stat.S_ISREG(found.st_mode):
                 raise OSError(errno.EINVAL, "it is not a file")
             with target.open("rb") as file:
-                if found.st_size and file.read(len(MARK)) != MARK.encode("ascii"):
-                    raise OSError(errno.EEXIST, "another file is there, and it is not a report; it was left as it is")
+                if found.st_size and file.read(len(mark)) != mark:
+                    what = f"another file is there, and it is not a report of `msparallel {kind.verb}`"
+                    raise OSError(errno.EEXIST, f"{what}; it was left as it is")
             allowed = os.access(target, os.W_OK)
         if not allowed:
             raise OSError(errno.EACCES, "no permission to write here")
@@ -73,14 +101,14 @@ def check_target(path: str) -> None:
         raise _cannot(path, error) from None
 
 
-def write_page(path: str, job: DryRun, hardware: Hardware | None = None, mindspore: str | None = None) -> None:
-    """Write the page of a dry run, over an older one if need be. The other arguments are `page_data`'s.
+def write_page(path: str, kind: Kind, document: dict[str, Any]) -> None:
+    """Write the page of a document, over an older one of its kind if need be.
 
     Raises:
         RunError: the file cannot be written, or another one is there.
     """
-    check_target(path)
-    text = page_html(page_data(job, hardware, mindspore))
+    check_target(path, kind)
+    text = page_html(kind, document)
     try:
         # A path that is no UTF-8 reaches the text as half a character.
         Path(path).write_text(text, encoding="utf-8", errors="replace")

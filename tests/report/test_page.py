@@ -17,8 +17,8 @@ from report.small_job import small_job
 
 from msparallel.errors import RunError
 from msparallel.hardware import load_hardware
-from msparallel.report.page import check_target, page_html, write_page
-from msparallel.report.page_data import page_data
+from msparallel.report.dryrun_data import dryrun_data
+from msparallel.report.page import DRY_RUN, check_target, page_html, write_page
 
 pytestmark = pytest.mark.pure
 
@@ -54,7 +54,7 @@ class Page(HTMLParser):
 
 
 def page(job=None, **settings) -> Page:
-    return Page(page_html(page_data(job or small_job(), load_hardware("atlas_800t_a2"), **settings)))
+    return Page(page_html(DRY_RUN, dryrun_data(job or small_job(), load_hardware("atlas_800t_a2"), **settings)))
 
 
 def test_the_document():
@@ -86,7 +86,7 @@ def test_a_stage_that_was_not_compiled_is_unknown_not_empty():
 
 def test_hostile_names_are_inert():
     job = small_job(source=HOSTILE, overrides=(HOSTILE,), scope=HOSTILE, notes=(HOSTILE,))
-    text = page_html(page_data(job))
+    text = page_html(DRY_RUN, dryrun_data(job))
     found = Page(text)
     assert [tag for tag, _ in found.tags].count("script") == 2 and "img" not in [tag for tag, _ in found.tags]
     assert found.document["peaks"][0]["tensors"][0]["cell"] == HOSTILE.replace("\x1b", "\\x1b")
@@ -99,22 +99,22 @@ def test_only_the_pages_own_script_may_run_and_nothing_is_loaded():
     digest = base64.b64encode(hashlib.sha256(found.scripts[1].encode()).digest()).decode()
     assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     assert not [attrs for _, attrs in found.tags if "src" in attrs or "href" in attrs]
-    assert "innerHTML" not in found.scripts[1] and "url(" not in page_html(page_data(small_job()))
+    assert "innerHTML" not in found.scripts[1] and "url(" not in page_html(DRY_RUN, dryrun_data(small_job()))
 
 
 def test_a_path_that_is_no_utf8_is_written(tmp_path):
-    write_page(str(tmp_path / "r.html"), small_job(source=os.fsdecode(b"a\xff.yaml")))
+    write_page(str(tmp_path / "r.html"), DRY_RUN, dryrun_data(small_job(source=os.fsdecode(b"a\xff.yaml"))))
     assert "a?.yaml" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
 def test_a_report_is_written_over_an_older_one_and_nothing_else(tmp_path):
     target, other = tmp_path / "r.html", tmp_path / "recipe.yaml"
-    write_page(str(target), small_job(source="old.yaml"))
-    write_page(str(target), small_job(source="new.yaml"))
+    write_page(str(target), DRY_RUN, dryrun_data(small_job(source="old.yaml")))
+    write_page(str(target), DRY_RUN, dryrun_data(small_job(source="new.yaml")))
     assert "new.yaml" in target.read_text(encoding="utf-8")
     other.write_text("model: {}\n", encoding="utf-8")
-    with pytest.raises(RunError, match="is not a report; it was left as it is"):
-        write_page(str(other), small_job())
+    with pytest.raises(RunError, match="is not a report of `msparallel dryrun`; it was left as it is"):
+        write_page(str(other), DRY_RUN, dryrun_data(small_job()))
     assert other.read_text(encoding="utf-8") == "model: {}\n"
 
 
@@ -130,7 +130,7 @@ def bad_targets(tmp_path):
 def test_what_cannot_be_written_is_one_message_before_the_work(tmp_path):
     for target in bad_targets(tmp_path):
         with pytest.raises(RunError, match="cannot be written") as error:
-            check_target(str(target))
+            check_target(str(target), DRY_RUN)
         assert error.value.exit_code == 1 and str(error.value).startswith("--report ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "file"]
 
@@ -156,11 +156,11 @@ def test_the_command_refuses_before_it_compiles(repo):
 
 def test_a_refusal_that_only_writing_meets_is_a_message_too():
     with pytest.raises(RunError, match="^--report /proc/r.html: cannot be written: "):
-        write_page("/proc/r.html", small_job())
+        write_page("/proc/r.html", DRY_RUN, dryrun_data(small_job()))
 
 
 def test_the_check_leaves_nothing_behind(tmp_path):
-    check_target(str(tmp_path / "r.html"))
+    check_target(str(tmp_path / "r.html"), DRY_RUN)
     assert not list(tmp_path.iterdir())
 
 

@@ -9,7 +9,8 @@ from report.small_job import small_job
 from report.test_page import HOSTILE
 
 from msparallel.hardware import load_hardware
-from msparallel.report.page import write_page
+from msparallel.report.dryrun_data import dryrun_data
+from msparallel.report.page import DRY_RUN, write_page
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(missing()), reason=missing())]
 
@@ -27,7 +28,7 @@ ESCAPE = "\ue00c"
 @pytest.fixture
 def page(tmp_path):
     path = tmp_path / "report.html"
-    write_page(str(path), small_job(), load_hardware("atlas_800t_a2"), "2.9.0")
+    write_page(str(path), DRY_RUN, dryrun_data(small_job(), load_hardware("atlas_800t_a2"), "2.9.0"))
     return path.as_uri()
 
 
@@ -110,7 +111,8 @@ def test_operators_that_are_whole_appear_on_demand(browser, page):
 
 def test_hostile_names_are_text(browser, tmp_path):
     path = tmp_path / "hostile.html"
-    write_page(str(path), small_job(source=HOSTILE, scope=HOSTILE, notes=(HOSTILE,)))
+    job = small_job(source=HOSTILE, scope=HOSTILE, notes=(HOSTILE,))
+    write_page(str(path), DRY_RUN, dryrun_data(job))
     browser.open(path.as_uri())
     assert browser.run("return document.querySelectorAll('img, body > script').length") == 2, "its data and its script"
     assert HOSTILE.partition(" \u2028")[0] in browser.run("return document.querySelector('h1').textContent")
@@ -154,7 +156,7 @@ def test_a_search_beside_the_strategies_by_hand(browser, tmp_path, page):
     browser.open(page)
     assert not browser.run(shown)
     path = tmp_path / "searched.html"
-    write_page(str(path), searched_job(), load_hardware("atlas_800t_a2"), "2.9.0")
+    write_page(str(path), DRY_RUN, dryrun_data(searched_job(), load_hardware("atlas_800t_a2"), "2.9.0"))
     browser.open(path.as_uri())
     assert browser.run(shown)
     assert browser.run(rows) == ["up_proj, gate_proj", "head"]

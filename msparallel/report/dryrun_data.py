@@ -2,7 +2,7 @@
 
 In: a DryRun, the machine if it is known. Out: plain values with their texts; the page computes nothing but positions.
 
->>> document = page_data(job, load_hardware("atlas_800t_a2"), mindspore="2.9.0")
+>>> document = dryrun_data(job, load_hardware("atlas_800t_a2"), mindspore="2.9.0")
 >>> document["devices"][5]
 {'rank': 5, 'node': 0, 'at': {'pp': 1, 'dp': 0, 'cp': 0, 'tp': 1}, 'compiled': False}
 """
@@ -38,7 +38,7 @@ NOT_HERE, UNKNOWN = -1, -2
 """In place of a slice's number: the rank does not have the parameter; nothing tells which slice it has."""
 
 
-def page_data(job: DryRun, hardware: Hardware | None = None, mindspore: str | None = None) -> dict[str, Any]:
+def dryrun_data(job: DryRun, hardware: Hardware | None = None, mindspore: str | None = None) -> dict[str, Any]:
     """The document.
 
     Args:
