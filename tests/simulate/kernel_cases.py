@@ -32,7 +32,7 @@ def f16(*shape: int) -> np.ndarray:
 
 
 def above_0(*shape: int) -> np.ndarray:
-    return np.abs(f32(*shape)) + np.float32(0.1)
+    return np.asarray(np.abs(f32(*shape)) + np.float32(0.1))
 
 
 def whole(low: int, high: int, *shape: int, dtype: type = np.int32) -> np.ndarray:
@@ -52,6 +52,9 @@ def binary(x: np.ndarray, *others: Any) -> list[Case]:
     return [case(x, x[::-1].copy()), case(x, x[:1].copy()), case(x, x.reshape(-1)[:1].reshape(())), *others]
 
 
+LOSS_WEIGHTS = above_0(7)
+LOSS_TOTAL = np.asarray(LOSS_WEIGHTS[[0, 6, 2]].sum())
+"""Of the labels that count."""
 ARITHMETIC = [
     *binary(f32(3, 4)),
     *binary(f16(3, 4)),
@@ -62,7 +65,7 @@ ARITHMETIC = [
 COMPARED = [*binary(whole(0, 3, 3, 4)), *binary(f32(3, 4)), *binary(f16(2, 2))]
 REDUCED = [(f32(3, 4, 5), [1]), (f32(3, 4), [-1]), (f32(2, 3, 4), [0, 2]), (f32(6), []), (f16(3, 4), [0])]
 FLOATS = [case(f32(3, 4)), case(f32(5)), case(f32()), case(f16(3, 4))]
-POSITIVE = [case(above_0(3, 4)), case(above_0().reshape(())), case(above_0(3, 4).astype(np.float16))]
+POSITIVE = [case(above_0(3, 4)), case(above_0()), case(above_0(3, 4).astype(np.float16))]
 MASKS = (0, 0, 0, 0, 0)
 ON, OFF = scalar(1), scalar(0)
 NORM_X, NORM_GAMMA = f32(4, 6), f32(6)
@@ -252,6 +255,18 @@ CASES: dict[str, list[Case]] = {
     "LayerNormGrad": [
         case(NORM_X, f32(4, 6), NORM_VARIANCE, NORM_MEAN, NORM_GAMMA, -1, -1, epsilon=1e-5),
         case(NORM_X, f32(4, 6), NORM_VARIANCE, NORM_MEAN, NORM_GAMMA, 1, 1, epsilon=0.1),
+    ],
+    # losses
+    "NLLLoss": [
+        case(-above_0(5, 7), whole(0, 7, 5), np.ones(7, np.float32), 2, -100),
+        *(case(-above_0(5, 7), np.array([0, 3, 6, 2, 3], np.int32), above_0(7), way, 3) for way in (0, 1, 2)),
+    ],
+    "NLLLossGrad": [
+        case(-above_0(5, 7), f32(5), whole(0, 7, 5), np.ones(7, np.float32), scalar(5.0), 2, -100),
+        *(
+            case(-above_0(5, 7), given, np.array([0, 3, 6, 2, 3], np.int32), LOSS_WEIGHTS, LOSS_TOTAL, way, 3)
+            for way, given in ((0, scalar(1.5)), (1, scalar(-0.5)), (2, f32(5)))
+        ),
     ],
     # activations
     "ReLU": [*FLOATS, case(whole(-5, 5, 7))],

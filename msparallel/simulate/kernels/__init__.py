@@ -19,6 +19,7 @@ from msparallel.simulate.kernels import (
     attention,
     elementwise,
     gathering,
+    losses,
     normalization,
     optimizers,
     products,
@@ -33,7 +34,7 @@ __all__ = ["KERNELS", "WRITES", "Call", "Kernel", "UnsupportedCall", "Value"]
 
 _MODULES = (
     *(elementwise, reductions, shaping, gathering, products, normalization, activations),
-    *(attention, sorting),
+    *(attention, sorting, losses),
     *(state, optimizers),
 )
 
