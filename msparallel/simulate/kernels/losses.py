@@ -2,7 +2,7 @@
 
 In: Calls of NLLLoss and NLLLossGrad. Out: what MindSpore's primitives give.
 
->>> loss, total = KERNELS["NLLLoss"](Call("NLLLoss", (log_softmax, labels, np.ones(257, np.float32), 2, -100), {}, kind))
+>>> loss, total = nll_loss(Call("NLLLoss", (log_softmax, labels, np.ones(257, np.float32), 2, -100), {}, kind))
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from msparallel.simulate.kernels.arguments import float_tensor, in_range, index_tensor, integer, only, same_dtype, tensor
+from msparallel.simulate.kernels.arguments import (
+    float_tensor,
+    in_range,
+    index_tensor,
+    integer,
+    only,
+    same_dtype,
+    tensor,
+)
 from msparallel.simulate.kernels.call import Call, Kernel, Value
 
 SUM, MEAN, NONE = 0, 1, 2
