@@ -67,6 +67,7 @@ REDUCED = [(f32(3, 4, 5), [1]), (f32(3, 4), [-1]), (f32(2, 3, 4), [0, 2]), (f32(
 FLOATS = [case(f32(3, 4)), case(f32(5)), case(f32()), case(f16(3, 4))]
 POSITIVE = [case(above_0(3, 4)), case(above_0()), case(above_0(3, 4).astype(np.float16))]
 MASKS = (0, 0, 0, 0, 0)
+NO_MASKS = {f"{name}_mask": 0 for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}
 ON, OFF = scalar(1), scalar(0)
 NORM_X, NORM_GAMMA = f32(4, 6), f32(6)
 NORM_MEAN = NORM_X.mean(-1, keepdims=True)
@@ -82,7 +83,8 @@ def adam(x: np.ndarray, first: np.ndarray, second: np.ndarray, decay: float) -> 
 
 CASES: dict[str, list[Case]] = {
     # elementwise
-    **dict.fromkeys(("Add", "Sub", "Mul", "Maximum", "Minimum"), ARITHMETIC),
+    **dict.fromkeys(("Add", "Sub", "Maximum", "Minimum"), ARITHMETIC),
+    "Mul": [*ARITHMETIC, case(f32(3, 4), bits(3, 1)), case(whole(-9, 9, 3, 4), f32(4)), case(f16(3), f32(3))],
     **dict.fromkeys(
         ("AddExt", "SubExt"),
         [case(f32(3, 4), f32(4), 2), case(whole(0, 9, 4), whole(0, 9, 4), 3), case(f32(2), f32(2), 0.5)],
@@ -133,7 +135,15 @@ CASES: dict[str, list[Case]] = {
     ],
     "ZerosLikeExt": [case(f32(3, 4), None), case(f32(3, 4), I32), case(whole(0, 9, 3), None)],
     "FillV2": [case((2, 3), scalar(1.5)), case((), scalar(2)), case((4,), scalar(7, np.int32))],
+    "Divs": [case(f32(3, 4), 2), case(f32(3), 0.3), case(f16(3), 3), case(np.ones(1, np.float32), 0.0)],
+    "Reciprocal": FLOATS,
+    "Addcmul": [
+        case(f32(3, 4), f32(3, 4), f32(3, 4), np.full(1, 0.02, np.float32)),
+        case(f32(5), f32(5), f32(5), scalar(2)),
+    ],
+    "Pow": [case(np.full(1, 0.9, np.float32), np.full(1, 7, np.float32)), case(above_0(3, 4), f32(4))],
     # reductions
+    "ReduceAll": [case(bits(8), None, False), case(np.ones(8, bool), None, False), case(bits(3, 4), [1], True)],
     "ReduceSum": [
         *(case(x, dims, keep, False) for x, dims in REDUCED for keep in (True, False)),
         case(whole(0, 9, 3, 4), [0], False, False),
@@ -195,7 +205,19 @@ CASES: dict[str, list[Case]] = {
         case(f32(4, 6), [2, 0], [3, 6], [1, 1], 0, 0, 0, 0, 1),
         case(whole(0, 9, 8), [2], [7], [2], *MASKS),
     ],
+    "StridedSliceGrad": [
+        case(f32(2, 1, 3), [2, 4, 3], [0, 1, 0], [2, 2, 3], [1, 1, 1], **NO_MASKS),
+        case(f32(2, 2), [4, 6], [1, 1], [4, 6], [2, 3], **NO_MASKS),
+    ],
     # indices
+    "Embedding": [
+        case(whole(0, 5, 7), f32(5, 3), None, None, 2.0, False),
+        case(whole(0, 5, 2, 4), f32(5, 3), 1, None, 2.0, False),
+    ],
+    "EmbeddingDenseBackward": [
+        case(f32(7, 3), whole(0, 5, 7), 5, None, False),
+        case(f32(2, 4, 3), whole(0, 5, 2, 4), 6, 1, False),
+    ],
     "Gather": [
         case(f32(5, 3), whole(0, 5, 7), 0, 0),
         case(f32(5, 3), whole(0, 3, 2, 4), 1, 0),
@@ -256,6 +278,40 @@ CASES: dict[str, list[Case]] = {
         case(NORM_X, f32(4, 6), NORM_VARIANCE, NORM_MEAN, NORM_GAMMA, -1, -1, epsilon=1e-5),
         case(NORM_X, f32(4, 6), NORM_VARIANCE, NORM_MEAN, NORM_GAMMA, 1, 1, epsilon=0.1),
     ],
+    # activations
+    "ReLU": [*FLOATS, case(whole(-5, 5, 7))],
+    "ReluGrad": [case(f32(3, 4), np.maximum(f32(3, 4), 0)), case(f32(5), f32(5))],
+    "Sigmoid": [*FLOATS, case(f32(9, scale=60))],
+    "SigmoidGrad": [case(np.clip(above_0(n, 4), 0, 1), f32(n, 4)) for n in (1, 3)],
+    "SiLU": [*FLOATS, case(f32(9, scale=60))],
+    "SiLUGrad": [case(f32(3, 4), f32(3, 4)), case(f32(9), f32(9, scale=60)), case(f16(3, 4), f16(3, 4))],
+    "GeLU": [*FLOATS, case(f32(9, scale=9))],
+    "GeLUGrad": [case(f32(3, 4), f32(3, 4), f32(3, 4)), case(f32(9), f32(9, scale=9), f32(9))],
+    # kept values
+    "TensorMove": FLOATS,
+    "Assign": [case(f32(3, 4), f32(3, 4), None), case(whole(0, 9, 1), whole(0, 9, 1), None)],
+    "AssignAdd": [
+        case(f32(3, 4), f32(3, 4), None),
+        case(whole(0, 9, 1), whole(0, 9, 1), None),
+        case(f32(1), scalar(2), None),
+        case(f32(3), f16(3), None),
+    ],
+    "AdamWeightDecay": [
+        adam(f32(3, 4), *MOMENTS, decay=0.1),
+        adam(f32(3, 4), *MOMENTS, decay=0),
+        adam(f32(12, 5), f32(12, 5), above_0(12, 5), decay=0.01),
+    ],
+    # sorting
+    "TopK": [
+        case(f32(3, 8), 3, sorted=True),
+        case(f32(2, 3, 5), 5, sorted=True),
+        case(whole(0, 99, 1, 9), 1, sorted=True),
+    ],
+    "ArgMaxWithValue": [
+        *(case(f32(3, 4, 5), along, keep) for along in (0, -1) for keep in (True, False)),
+        case(f32(6), 0, False),
+        case(whole(0, 9, 3, 4), 1, True),
+    ],
     # losses
     "NLLLoss": [
         case(-above_0(5, 7), whole(0, 7, 5), np.ones(7, np.float32), 2, -100),
@@ -267,30 +323,5 @@ CASES: dict[str, list[Case]] = {
             case(-above_0(5, 7), given, np.array([0, 3, 6, 2, 3], np.int32), LOSS_WEIGHTS, LOSS_TOTAL, way, 3)
             for way, given in ((0, scalar(1.5)), (1, scalar(-0.5)), (2, f32(5)))
         ),
-    ],
-    # activations
-    "ReLU": [*FLOATS, case(whole(-5, 5, 7))],
-    "ReluGrad": [case(f32(3, 4), np.maximum(f32(3, 4), 0)), case(f32(5), f32(5))],
-    "Sigmoid": [*FLOATS, case(f32(9, scale=60))],
-    "SigmoidGrad": [case(np.clip(above_0(3, 4), 0, 1), f32(3, 4))],
-    "SiLU": [*FLOATS, case(f32(9, scale=60))],
-    "SiLUGrad": [case(f32(3, 4), f32(3, 4)), case(f32(9), f32(9, scale=60)), case(f16(3, 4), f16(3, 4))],
-    "GeLU": [*FLOATS, case(f32(9, scale=9))],
-    "GeLUGrad": [case(f32(3, 4), f32(3, 4), f32(3, 4)), case(f32(9), f32(9, scale=9), f32(9))],
-    # kept values
-    "TensorMove": FLOATS,
-    "Assign": [case(f32(3, 4), f32(3, 4), None), case(whole(0, 9, 1), whole(0, 9, 1), None)],
-    "AssignAdd": [case(f32(3, 4), f32(3, 4), None), case(whole(0, 9, 1), whole(0, 9, 1), None)],
-    "AdamWeightDecay": [
-        adam(f32(3, 4), *MOMENTS, decay=0.1),
-        adam(f32(3, 4), *MOMENTS, decay=0),
-        adam(f32(12, 5), f32(12, 5), above_0(12, 5), decay=0.01),
-    ],
-    # sorting
-    "TopK": [
-        case(f32(3, 8), 3, sorted=True),
-        case(np.array([[1, 3, 3, 0, 3]], np.float32), 4, sorted=True),
-        case(f32(2, 3, 5), 5, sorted=True),
-        case(np.zeros((2, 6), np.float32), 2, sorted=True),
     ],
 }

@@ -15,7 +15,10 @@ from simulate.kernel_cases import CASES, Case, case, f32, whole
 from msparallel.compile.graph import TensorType, Type
 from msparallel.simulate.kernels import KERNELS, WRITES, Call
 
-COMPOSED = {"FlashAttentionScore", "FlashAttentionScoreGrad", "Load", "Outer", "RmsNorm", "RmsNormGrad"}
+COMPOSED = {
+    *("FlashAttentionScore", "FlashAttentionScoreGrad", "Load", "NPUClearFloatStatusV2", "NPUGetFloatStatusV2"),
+    *("Outer", "RmsNorm", "RmsNormGrad"),
+}
 """Without a kernel for the processor; attention is tested in test_kernels_attention."""
 
 
@@ -133,3 +136,9 @@ def test_outer_and_load():
     x, y = whole(0, 9, 2), whole(0, 9, 3)
     check("Outer", case(x, y), x[:, None] * y)
     check("Load", case(x, None), x)
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("op", ["NPUGetFloatStatusV2", "NPUClearFloatStatusV2"])
+def test_no_overflow_flag_is_set(op):
+    check(op, case(whole(0, 9, 8)), np.zeros(8, np.int32))

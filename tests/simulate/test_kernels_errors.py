@@ -36,6 +36,8 @@ def i64(*values: int) -> np.ndarray:
         ("GatherD", (f32(2, 3), 1, i32(3, 0).reshape(2, 1)), r"index 3 is outside \[0, 3\)"),
         ("GatherD", (f32(2, 3), 1, i32(-4, 0).reshape(2, 1)), r"index -1 is outside \[0, 3\)"),
         ("GatherNd", (f32(2, 3), i32(0, 3).reshape(1, 2)), r"index of dim 1 3 is outside \[0, 3\)"),
+        ("Embedding", (i32(5), f32(5, 3), None, None, 2.0, False), r"index 5 is outside"),
+        ("EmbeddingDenseBackward", (f32(1, 3), i32(-1), 5, None, False), r"index -1 is outside"),
         ("ScatterNd", (i32(0, -1).reshape(2, 1), f32(2, 3), (4, 3)), r"index of dim 0 -1 is outside \[0, 4\)"),
         ("UnsortedSegmentSum", (f32(2, 3), i32(0, 4), 4), r"segment 4 is outside \[0, 4\)"),
         ("UnsortedSegmentSum", (f32(2, 3), i32(0, -1), 4), r"segment -1 is outside \[0, 4\)"),
@@ -147,10 +149,14 @@ def test_whole_numbers_at_the_edge(op, inputs):
         ("TopK", (f32(2, 3), 2), {"sorted": False}, "sorted is False"),
         ("TopK", (f32(2, 3), 4), {}, "k 4 of rows in"),
         ("TopK", (np.array([1, np.nan], np.float32), 1), {}, "1 of 2 elements are NaN"),
+        ("ArgMaxWithValue", (np.array([1, np.nan], np.float32), 0, False), {}, "1 of 2 elements are NaN"),
         ("LayerNorm", (f32(2, 3, 4), f32(4), f32(4), 1, 1, 1e-5), {}, "begin_norm_axis is 1"),
         ("LayerNormGrad", (f32(2, 4), f32(2, 4), f32(2, 1), f32(2, 1), f32(4), 1, 1), {}, "no epsilon"),
         ("RmsNorm", (f32(2, 4), f32(3), 1e-6), {}, "gamma"),
-        ("Assign", (f32(2, 4), f32(4)), {}, "shape"),
+        ("Assign", (f32(4), f32(2, 4)), {}, "shape"),
+        ("AssignAdd", (f16(4), f32(4)), {}, "a value float32 is written to one of float16"),
+        ("Embedding", (i32(1), f32(2, 4), None, 1.0, 2.0, False), {}, "max_norm is 1.0"),
+        ("EmbeddingDenseBackward", (f32(1, 4), i32(1), 2, None, True), {}, "scale_grad_by_freq is True"),
         ("AdamWeightDecay", (f32(2), f32(2), f32(3), *map(scalar, (1, 1, 1, 1, 1)), f32(2), False), {}, "the same"),
     ],
 )
@@ -168,6 +174,14 @@ def test_whole_numbers_over_0(op):
 def test_an_index_outside_has_no_place_in_a_one_hot():
     """By MindSpore's definition, unlike every other operator with indices."""
     assert run("OneHot", i32(-1, 3, 1), 3, ON, OFF, -1).tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 0]]
+
+
+def test_of_equal_elements_the_first_is_largest():
+    """By MindSpore's definition; its own kernel for the processor takes others."""
+    values, places = run("TopK", np.array([[1, 3, 3, 0, 3], [0, 0, 0, 0, 0]], np.float32), 4)
+    assert values.tolist() == [[3, 3, 3, 1], [0, 0, 0, 0]]
+    assert places.tolist() == [[1, 2, 4, 0], [0, 1, 2, 3]]
+    assert run("ArgMaxWithValue", np.array([1, 3, 3], np.float32), 0, False)[0] == 1
 
 
 @pytest.mark.filterwarnings("error")

@@ -45,10 +45,15 @@ def _finished(kernel: Kernel) -> Kernel:
     @functools.wraps(kernel)
     def run(call: Call) -> Value:
         with np.errstate(all="ignore"):
-            result = kernel(call)
-        return np.asarray(result) if isinstance(result, np.generic) else result
+            return _arrays(kernel(call))
 
     return run
+
+
+def _arrays(value: Value) -> Value:
+    if isinstance(value, tuple):
+        return tuple(map(_arrays, value))
+    return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 KERNELS: Mapping[str, Kernel] = {op: _finished(kernel) for module in _MODULES for op, kernel in module.KERNELS.items()}

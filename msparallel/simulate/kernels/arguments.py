@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from msparallel.compile.graph import TensorType
 from msparallel.simulate.kernels.call import Call, UnsupportedCall
 
 DTYPE_IDS = {
@@ -73,10 +74,25 @@ def index_tensor(call: Call, place: int) -> np.ndarray:
 
 
 def same_dtype(call: Call, *values: np.ndarray) -> None:
-    """MindSpore's graph casts before an operator; what NumPy would promote silently is an error."""
+    """Most operators take one dtype; what NumPy would promote silently is an error."""
     dtypes = [str(value.dtype) for value in values]
     if len(set(dtypes)) > 1:
         raise unsupported(call, f"inputs are {' and '.join(dict.fromkeys(dtypes))}; they must be of one dtype")
+
+
+def in_one_dtype(call: Call, *values: np.ndarray) -> list[np.ndarray]:
+    """Tensors in the dtype of the result, where MindSpore's operator takes several: booleans and whole numbers become
+    floats, narrow floats wide ones. Raises UnsupportedCall where a value would lose more than that."""
+    if len({value.dtype for value in values}) > 1:
+        target = np.dtype(call.type.dtype.lower()) if isinstance(call.type, TensorType) else None
+        if target is None or not all(_widens(value.dtype, target) for value in values):
+            same_dtype(call, *values)
+        return [value.astype(target, copy=False) for value in values]
+    return list(values)
+
+
+def _widens(given: np.dtype, target: np.dtype) -> bool:
+    return np.can_cast(given, target, "safe") or (given.kind in "iu" and target.kind == "f")
 
 
 def integer(call: Call, place: int) -> int:

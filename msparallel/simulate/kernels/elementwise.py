@@ -14,6 +14,7 @@ from msparallel.simulate.kernels.arguments import (
     dtype,
     float_tensor,
     in_dtype,
+    in_one_dtype,
     integers,
     number,
     only,
@@ -48,9 +49,7 @@ def exact(call: Call, compute: Callable[..., np.ndarray], *values: np.ndarray) -
 
 def _arithmetic(compute: Callable[..., np.ndarray]) -> Kernel:
     def kernel(call: Call) -> np.ndarray:
-        x, y = tensor(call, 0), tensor(call, 1)
-        same_dtype(call, x, y)
-        return exact(call, compute, x, y)
+        return exact(call, compute, *in_one_dtype(call, tensor(call, 0), tensor(call, 1)))
 
     return kernel
 
@@ -136,6 +135,19 @@ def _divided(call: Call) -> tuple[np.ndarray, np.ndarray]:
     if x.dtype.kind in "iu" and np.any(y == 0):
         raise ZeroDivisionError(f"{call.op}: {np.count_nonzero(y == 0)} of {y.size} divisors are 0")
     return x, y
+
+
+def divide_by_number(call: Call) -> np.ndarray:
+    """A float tensor over a number."""
+    x = float_tensor(call, 0)
+    return x / x.dtype.type(number(call, 1))
+
+
+def add_product(call: Call) -> np.ndarray:
+    """(x, y, z, factor): x + factor * y * z."""
+    x, y, z, factor = (float_tensor(call, place) for place in range(4))
+    same_dtype(call, x, y, z, factor)
+    return x + factor * y * z
 
 
 def add_n(call: Call) -> np.ndarray:
@@ -246,6 +258,10 @@ KERNELS: dict[str, Kernel] = {
     "Div": _floats(np.divide, 2),
     "FloorDiv": floor_div,
     "FloorMod": floor_mod,
+    "Divs": divide_by_number,
+    "Reciprocal": _floats(lambda x: x.dtype.type(1) / x),
+    "Addcmul": add_product,
+    "Pow": _floats(np.power, 2),
     "AddN": add_n,
     "Neg": lambda call: exact(call, np.negative, tensor(call, 0)),
     "Square": lambda call: exact(call, np.square, tensor(call, 0)),

@@ -9,11 +9,14 @@ import numpy as np
 
 from msparallel.simulate.kernels.arguments import (
     dim,
+    flag,
+    given,
     in_dtype,
     in_range,
     index_tensor,
     integer,
     integers,
+    only,
     same_dtype,
     tensor,
     unsupported,
@@ -96,6 +99,28 @@ def unsorted_segment_sum(call: Call) -> np.ndarray:
     return added(call, rows, segments.ravel(), count).reshape(count, *rest)
 
 
+def embedding(call: Call) -> np.ndarray:
+    """(indices, rows, padding index, largest norm, kind of norm, scaled by frequency): the rows at the indices."""
+    indices, rows = index_tensor(call, 0), tensor(call, 1)
+    only(call, "max_norm", given(call, 3), None)
+    in_range(call, indices, len(rows), "index")
+    return rows[indices]
+
+
+def embedding_grad(call: Call) -> np.ndarray:
+    """(dy, indices, number of rows, padding index, scaled by frequency): dy added to the rows it was taken from, but
+    not to the one at the padding index."""
+    dy, indices, count = tensor(call, 0), index_tensor(call, 1), integer(call, 2)
+    only(call, "scale_grad_by_freq", flag(call, 4), False)
+    if dy.shape[:-1] != indices.shape:
+        raise unsupported(call, f"indices {indices.shape} must be the first dims of {dy.shape}")
+    in_range(call, indices, count, "index")
+    result = added(call, dy.reshape(indices.size, dy.shape[-1]), indices.ravel(), count)
+    if given(call, 3) is not None:
+        result[integer(call, 3)] = 0
+    return result
+
+
 def added(call: Call, rows: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
     """[n, m] rows -> [count, m], each row added at its place; float16 in float32. Places must be in [0, count).
 
@@ -145,6 +170,8 @@ KERNELS: dict[str, Kernel] = {
     "GatherDGradV2": gather_elements_grad,
     "GatherNd": gather_nd,
     "ScatterNd": scatter_nd,
+    "Embedding": embedding,
+    "EmbeddingDenseBackward": embedding_grad,
     "OneHot": one_hot,
     "OneHotExt": one_hot,
     "UnsortedSegmentSum": unsorted_segment_sum,

@@ -9,7 +9,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from msparallel.simulate.kernels.arguments import dim, dims, dtype, flag, float_tensor, in_dtype, tensor, unsupported
+from msparallel.simulate.kernels.arguments import (
+    dim,
+    dims,
+    dtype,
+    flag,
+    float_tensor,
+    in_dtype,
+    only,
+    tensor,
+    unsupported,
+)
 from msparallel.simulate.kernels.call import Call, Kernel
 
 
@@ -72,6 +82,13 @@ def _extreme(compute: Callable[..., np.ndarray]) -> Kernel:
     return kernel
 
 
+def reduce_all(call: Call) -> np.ndarray:
+    """(x, dims, keep dims): whether all booleans are true."""
+    x = tensor(call, 0)
+    only(call, "dtype", str(x.dtype), "bool")
+    return np.all(x, dims(call, 1, x.ndim), keepdims=flag(call, 2))
+
+
 def cum_sum(call: Call) -> np.ndarray:
     """(x, dim, exclusive, reverse): running sums; exclusive leaves out the element itself."""
     x = tensor(call, 0)
@@ -103,5 +120,6 @@ KERNELS: dict[str, Kernel] = {
     "MeanExt": mean_ext,
     "ReduceMax": _extreme(np.max),
     "ReduceMin": _extreme(np.min),
+    "ReduceAll": reduce_all,
     "CumSum": cum_sum,
 }

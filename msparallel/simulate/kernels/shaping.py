@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -98,14 +99,26 @@ def strided_slice(call: Call) -> np.ndarray:
     """(x, begin, end, strides, then five masks of bits, one a place: begin left out, end left out, an ellipsis, a new
     dim, a dim that shrinks away). Begin and end are cut to the tensor as in Python."""
     x = tensor(call, 0)
-    return x[_slices(call, x.shape)]
+    return x[_slices(call, 1, x.shape, [integer(call, place) for place in range(4, 9)])]
 
 
-def _slices(call: Call, shape: tuple[int, ...]) -> tuple:
-    """NumPy's index for begin, end, strides and masks. Raises IndexError for a dim that shrinks to an element that is
-    not there."""
-    begin, end, strides = (integers(call, place) for place in (1, 2, 3))
-    no_begin, no_end, ellipsis, new, shrunk = (integer(call, place) for place in range(4, 9))
+def strided_slice_grad(call: Call) -> np.ndarray:
+    """(dy, shape of x, begin, end, strides; the masks are attributes): dy where it was taken from, 0 elsewhere."""
+    dy, shape = tensor(call, 0), integers(call, 1)
+    masks = [call.attributes[f"{name}_mask"] for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")]
+    dx = np.zeros(shape, dy.dtype)
+    part = _slices(call, 2, shape, masks)
+    if dx[part].shape != dy.shape:
+        raise unsupported(call, f"the slice of {shape} has shape {dx[part].shape}, its gradient {dy.shape}")
+    dx[part] = dy
+    return dx
+
+
+def _slices(call: Call, place: int, shape: tuple[int, ...], masks: Sequence[int]) -> tuple:
+    """NumPy's index for begin, end and strides, which stand at `place`, and masks. Raises IndexError for a dim that
+    shrinks to an element that is not there."""
+    begin, end, strides = (integers(call, place + number) for number in range(3))
+    no_begin, no_end, ellipsis, new, shrunk = masks
     if not len(begin) == len(end) == len(strides):
         raise unsupported(call, f"begin {begin}, end {end} and strides {strides} must be of one length")
     if 0 in strides:
@@ -149,4 +162,5 @@ KERNELS: dict[str, Kernel] = {
     "Tile": tile,
     "BroadcastTo": broadcast_to,
     "StridedSlice": strided_slice,
+    "StridedSliceGrad": strided_slice_grad,
 }
