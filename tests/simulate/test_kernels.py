@@ -16,7 +16,14 @@ from msparallel.compile.graph import TensorType, Type
 from msparallel.simulate.kernels import KERNELS, WRITES, Call
 
 COMPOSED = {
-    *("FlashAttentionScore", "FlashAttentionScoreGrad", "Load", "NPUClearFloatStatusV2", "NPUGetFloatStatusV2"),
+    *(
+        "EmbeddingDenseBackward",
+        "FlashAttentionScore",
+        "FlashAttentionScoreGrad",
+        "Load",
+        "NPUClearFloatStatusV2",
+        "NPUGetFloatStatusV2",
+    ),
     *("Outer", "RmsNorm", "RmsNormGrad"),
 }
 """Without a kernel for the processor; attention is tested in test_kernels_attention."""
@@ -110,7 +117,8 @@ def by_gradient(ms, forward: Callable[..., Any], inputs: tuple[np.ndarray, ...],
     """Gradients of sum(forward(inputs) * outside)."""
     weights = ms.Tensor(outside)
     gradient = ms.grad(lambda *values: (forward(*values) * weights).sum(), tuple(range(len(inputs))))
-    return arrays_of(gradient(*tensors_of(ms, inputs)))
+    result = arrays_of(gradient(*tensors_of(ms, inputs)))
+    return result if isinstance(result, tuple) else (result,)
 
 
 @pytest.mark.cpu
@@ -127,6 +135,16 @@ def test_rms_norm(ms, shape):
     expected = arrays_of((forward(ms.Tensor(x), ms.Tensor(gamma)), inverse(ms.Tensor(x))))
     check("RmsNorm", case(x, gamma, epsilon), expected)
     check("RmsNormGrad", case(dy, x, expected[1], gamma), by_gradient(ms, forward, (x, gamma), dy))
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("padding", [None, 1])
+def test_embedding_grad(ms, padding):
+    rows, indices, dy = f32(5, 3), whole(0, 5, 2, 4), f32(2, 4, 3)
+    [expected] = by_gradient(ms, lambda w: ms.ops.gather(w, ms.Tensor(indices), 0), (rows,), dy)
+    if padding is not None:
+        expected[padding] = 0
+    check("EmbeddingDenseBackward", case(dy, indices, 5, padding, False), expected)
 
 
 @pytest.mark.pure

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulate.kernel_cases import CASES, F16, I32, I64, MASKS, OFF, ON, f16, f32, scalar, whole
+from simulate.kernel_cases import CASES, F16, I32, I64, MASKS, NO_MASKS, OFF, ON, f16, f32, scalar, whole
 
 from msparallel.simulate.kernels import KERNELS, Call, UnsupportedCall
 
@@ -42,7 +42,6 @@ def i64(*values: int) -> np.ndarray:
         ("UnsortedSegmentSum", (f32(2, 3), i32(0, 4), 4), r"segment 4 is outside \[0, 4\)"),
         ("UnsortedSegmentSum", (f32(2, 3), i32(0, -1), 4), r"segment -1 is outside \[0, 4\)"),
         ("StridedSlice", (f32(2, 3), [2], [3], [1], 0, 0, 0, 0, 1), "element 2 of dim 0, which has 2"),
-        ("StridedSlice", (f32(2), [0, 0], [1, 1], [1, 1], *MASKS), "2 dims are sliced of 1"),
         ("ReduceSum", (f32(2, 3), [2], False, False), r"dim 2 is outside \[-2, 2\)"),
         ("Transpose", (f32(2, 3), [0, 2]), r"dim 2 is outside"),
         ("Softmax", (f32(2, 3), [-3]), r"dim -3 is outside"),
@@ -140,7 +139,14 @@ def test_whole_numbers_at_the_edge(op, inputs):
         ("Tile", (f32(2, 3), [2]), {}, "for each of the 2 dims"),
         ("Transpose", (f32(2, 3), [0]), {}, "1 dims are named of 2"),
         ("StridedSlice", (f32(4), [0], [4], [0], *MASKS), {}, "may not be 0"),
-        ("StridedSlice", (f32(4), [0], [4, 4], [1], *MASKS), {}, "of one length"),
+        ("StridedSlice", (f32(4), [0], [4, 4], [1], *MASKS), {}, "for 1 dims"),
+        ("StridedSlice", (f32(4), [0, 0], [4, 4], [1, 1], *MASKS), {}, "for 1 dims"),
+        ("StridedSlice", (f32(4), [0], [4], [1], 0, 0, 1, 0, 0), {}, "ellipsis_mask is 1"),
+        ("StridedSlice", (f32(4), [0], [4], [1], 0, 0, 0, 1, 0), {}, "new_axis_mask is 1"),
+        ("StridedSliceGrad", (f32(3), [4], [0], [2], [1]), NO_MASKS, r"has shape \(2,\), its gradient \(3,\)"),
+        ("OneHotExt", (i32(1), 3, ON, OFF, 0), {}, "axis is 0"),
+        ("ReduceSum", (f32(3), [], False, True), {}, "skip_mode without dims is True"),
+        ("BatchMatMul", (f32(2, 1, 3, 4), f32(3, 4, 5), False, False), {}, "alike in all but the last 2 dims"),
         ("Gather", (f32(4), f32(1), 0, 0), {}, "indices are whole numbers"),
         ("Gather", (f32(2, 4), i32(1), 0, 1), {}, "1 batch dims"),
         ("OneHot", (f32(3), 4, ON, OFF, -1), {}, "indices are whole numbers"),

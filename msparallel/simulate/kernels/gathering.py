@@ -79,13 +79,19 @@ def one_hot(call: Call) -> np.ndarray:
     outside [0, depth) has no place: all its values are the one elsewhere."""
     indices, depth = index_tensor(call, 0), integer(call, 1)
     on, off = tensor(call, 2), tensor(call, 3)
-    along = dim(call, 4, indices.ndim + 1) if len(call.inputs) > 4 else indices.ndim
+    along = dim(call, 4, indices.ndim + 1)
     same_dtype(call, on, off)
     flat = indices.ravel()
     inside = np.flatnonzero((flat >= 0) & (flat < depth))
     rows = np.full((flat.size, depth), off)
     rows[inside, flat[inside]] = on
     return np.moveaxis(rows.reshape(*indices.shape, depth), -1, along)
+
+
+def one_hot_ext(call: Call) -> np.ndarray:
+    """The same with the depth as the last dim."""
+    only(call, "axis", integer(call, 4), -1)
+    return one_hot(call)
 
 
 def unsorted_segment_sum(call: Call) -> np.ndarray:
@@ -173,6 +179,6 @@ KERNELS: dict[str, Kernel] = {
     "Embedding": embedding,
     "EmbeddingDenseBackward": embedding_grad,
     "OneHot": one_hot,
-    "OneHotExt": one_hot,
+    "OneHotExt": one_hot_ext,
     "UnsortedSegmentSum": unsorted_segment_sum,
 }

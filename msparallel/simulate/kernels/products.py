@@ -25,10 +25,10 @@ def mat_mul(call: Call) -> np.ndarray:
 
 
 def batch_mat_mul(call: Call) -> np.ndarray:
-    """(x, y, transpose x, transpose y) of the last two dims; dims before them are broadcast."""
+    """(x, y, transpose x, transpose y) of the last two dims; dims before them are alike."""
     x, y = float_tensor(call, 0), float_tensor(call, 1)
-    if x.ndim < 2 or y.ndim < 2:
-        raise unsupported(call, f"{x.ndim} and {y.ndim} dims; a batch of matrices has at least 2")
+    if x.ndim < 2 or y.ndim < 2 or x.shape[:-2] != y.shape[:-2]:
+        raise unsupported(call, f"{x.shape} and {y.shape}; batches of matrices are alike in all but the last 2 dims")
     return _product(call, x, y)
 
 

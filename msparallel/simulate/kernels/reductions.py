@@ -16,6 +16,7 @@ from msparallel.simulate.kernels.arguments import (
     flag,
     float_tensor,
     in_dtype,
+    integers,
     only,
     tensor,
     unsupported,
@@ -38,10 +39,10 @@ def total(call: Call, x: np.ndarray, over: tuple[int, ...], keep: bool, target: 
 
 
 def reduce_sum(call: Call) -> np.ndarray:
-    """(x, dims, keep dims, skip mode): no dims are all dims, but none in skip mode."""
+    """(x, dims, keep dims, skip mode). No dims are all dims, but none in skip mode, which is refused there."""
     x = tensor(call, 0)
-    if len(call.inputs) > 3 and flag(call, 3) and not np.size(call.inputs[1]):
-        return x
+    if not integers(call, 1):
+        only(call, "skip_mode without dims", flag(call, 3), False)
     return total(call, x, dims(call, 1, x.ndim), flag(call, 2), x.dtype)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from msparallel.simulate.kernels.arguments import dim, dims, integer, integers, tensor, tensor_list, unsupported
+from msparallel.simulate.kernels.arguments import dim, dims, integer, integers, only, tensor, tensor_list, unsupported
 from msparallel.simulate.kernels.call import Call, Kernel
 
 
@@ -97,7 +97,8 @@ def broadcast_to(call: Call) -> np.ndarray:
 
 def strided_slice(call: Call) -> np.ndarray:
     """(x, begin, end, strides, then five masks of bits, one a place: begin left out, end left out, an ellipsis, a new
-    dim, a dim that shrinks away). Begin and end are cut to the tensor as in Python."""
+    dim, a dim that shrinks away). Begin and end are cut to the tensor as in Python. Raises IndexError for a dim that
+    shrinks to an element that is not there."""
     x = tensor(call, 0)
     return x[_slices(call, 1, x.shape, [integer(call, place) for place in range(4, 9)])]
 
@@ -114,39 +115,25 @@ def strided_slice_grad(call: Call) -> np.ndarray:
     return dx
 
 
-def _slices(call: Call, place: int, shape: tuple[int, ...], masks: Sequence[int]) -> tuple:
-    """NumPy's index for begin, end and strides, which stand at `place`, and masks. Raises IndexError for a dim that
-    shrinks to an element that is not there."""
+def _slices(call: Call, place: int, shape: tuple[int, ...], masks: Sequence[int]) -> tuple[slice | int, ...]:
+    """NumPy's index for begin, end and strides, which stand at `place`, and masks."""
     begin, end, strides = (integers(call, place + number) for number in range(3))
     no_begin, no_end, ellipsis, new, shrunk = masks
-    if not len(begin) == len(end) == len(strides):
-        raise unsupported(call, f"begin {begin}, end {end} and strides {strides} must be of one length")
-    if 0 in strides:
-        raise unsupported(call, f"strides {strides} may not be 0")
-    if ellipsis & (ellipsis - 1):
-        raise unsupported(call, f"ellipsis mask {ellipsis:b} has more than one ellipsis")
-    bits = [1 << number for number in range(len(begin))]
-    taken = sum(not (ellipsis & bit or new & bit) for bit in bits)
-    if taken > len(shape):
-        raise IndexError(f"{call.op}: {taken} dims are sliced of {len(shape)}")
-    index: list = []
-    at = 0
-    for number, bit in enumerate(bits):
-        if ellipsis & bit:
-            index.append(Ellipsis)
-            at += len(shape) - taken
-        elif new & bit:
-            index.append(np.newaxis)
-        elif shrunk & bit:
-            if not -shape[at] <= begin[number] < shape[at]:
-                raise IndexError(f"{call.op}: element {begin[number]} of dim {at}, which has {shape[at]}")
-            index.append(begin[number])
-            at += 1
+    only(call, "ellipsis_mask", ellipsis, 0)
+    only(call, "new_axis_mask", new, 0)
+    if not len(begin) == len(end) == len(strides) <= len(shape):
+        raise unsupported(call, f"begin {begin}, end {end} and strides {strides} for {len(shape)} dims")
+    index: list[slice | int] = []
+    for at, (first, last, stride) in enumerate(zip(begin, end, strides, strict=True)):
+        bit = 1 << at
+        if shrunk & bit:
+            if not -shape[at] <= first < shape[at]:
+                raise IndexError(f"{call.op}: element {first} of dim {at}, which has {shape[at]}")
+            index.append(first)
+        elif not stride:
+            raise unsupported(call, f"strides {strides} may not be 0")
         else:
-            first = None if no_begin & bit else begin[number]
-            last = None if no_end & bit else end[number]
-            index.append(slice(first, last, strides[number]))
-            at += 1
+            index.append(slice(None if no_begin & bit else first, None if no_end & bit else last, stride))
     return tuple(index)
 
 
