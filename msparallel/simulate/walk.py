@@ -265,7 +265,7 @@ class RankWalk:
         )
 
     def times(self, step: float) -> RankTimes:
-        bubble = step - self.busy_s - sum(self.exposed_s.values())
+        bubble = max(step - self.busy_s - sum(self.exposed_s.values()), 0.0)  # what rounding leaves is not below none
         return RankTimes(
             rank=self.rank,
             busy_s=self.busy_s,
