@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from msparallel.errors import printable
+from msparallel.errors import RunError, UserError, printable
 
 if TYPE_CHECKING:
     from msparallel.compile.dryrun import Depth, Job
@@ -49,34 +49,45 @@ Examples:
     help="Also write the strategies that MindSpore searched, for parallel.strategy_load_file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.pass_context
 def command(
-    recipe_name: str, overrides: tuple[str, ...], ranks: tuple[int, ...], stages: bool, all_ranks: bool,
-    depth: Depth, model_config: str | None, time_limit: float, report: str | None, save_strategy: str | None,
-    as_json: bool,
+    ctx: click.Context, recipe_name: str, overrides: tuple[str, ...], ranks: tuple[int, ...], stages: bool,
+    all_ranks: bool, depth: Depth, model_config: str | None, time_limit: float, report: str | None,
+    save_strategy: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Compile RECIPE's training step for a simulated Ascend cluster and report what each rank holds and sends.
 
     RECIPE may be a MindFormers training YAML: MindFormers' own model is compiled then, and overrides are its own keys.
     """
     from msparallel.cli import dryrun_text
+    from msparallel.cli.output_file import write_output
     from msparallel.compile.dryrun import dry_run
     from msparallel.report.dryrun_data import dryrun_data
     from msparallel.report.page import DRY_RUN, check_target, write_page
 
+    if not time_limit > 0:  # NaN too
+        raise click.UsageError("--time-limit takes seconds above 0.")
+    if save_strategy is not None and not save_strategy.endswith(".json"):
+        raise click.UsageError(f"--save-strategy {save_strategy}: MindSpore reads strategies from files named *.json.")
     if report is not None:
         check_target(report, DRY_RUN)
     if sum((bool(ranks), stages, all_ranks)) > 1:
         raise click.UsageError("--rank, --stages and --all-ranks exclude each other.")
     asked, hardware = _job(recipe_name, overrides, depth, model_config)
     chosen = range(asked.mesh.size) if all_ranks else ranks or asked.stage_ranks()
-    job = dry_run(asked, chosen, time_limit_s=time_limit, save_strategy=save_strategy)
+    job = dry_run(asked, chosen, time_limit_s=time_limit, save_strategy=save_strategy is not None)
     engine = dryrun_text.mindspore_version()
-    if report is not None:
-        write_page(report, DRY_RUN, dryrun_data(job, hardware, engine))
-    told = json.dumps(job.to_json(), indent=2) if as_json else dryrun_text.job_text(job, hardware, engine)
-    click.echo(told)
-    if report is not None:
-        click.echo(f"\nReport: {printable(report)}", err=as_json)
+    # What was worked out is told before anything that can still fail.
+    click.echo(json.dumps(job.to_json(), indent=2) if as_json else dryrun_text.job_text(job, hardware, engine))
+    try:
+        if report is not None:
+            write_page(report, DRY_RUN, dryrun_data(job, hardware, engine))
+            click.echo(f"\nReport: {printable(report)}", err=as_json)
+        if save_strategy is not None and job.strategies is not None:
+            write_output(save_strategy, job.strategies, force=True)
+    except UserError as error:
+        click.echo(printable(str(error)), err=True)
+        ctx.exit(RunError.exit_code)
 
 
 def _job(name: str, overrides: tuple[str, ...], depth: Depth, model_config: str | None) -> tuple[Job, Hardware | None]:

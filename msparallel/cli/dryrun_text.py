@@ -29,6 +29,7 @@ from msparallel.report.alike import (
     cut_words,
     parameter_kinds,
     peak_kinds,
+    peak_rest,
     ranks_text,
     searched_kinds,
     shape_text,
@@ -258,7 +259,8 @@ def _peak(job: DryRun, width: int) -> list[str]:
     told = f"Largest tensors at the peak of rank {largest.rank} ({bytes_text(largest.peak.bytes)} live)"
     if largest.compiled_layers:
         told += f", as compiled with {largest.compiled_layers[1]} layers on the stage"
-    return [told, *_table(rows, width, right={0, 4})]
+    rest = peak_rest(largest.peak)
+    return [told, *_table(rows, width, right={0, 4}), *([f"  {rest}"] if rest else [])]
 
 
 def _more(rows: Sequence[object]) -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from msparallel.compile.expand import Execution, Operator, Output, Source, leaves
+from msparallel.compile.expand import Execution, Operator, Output, Source, UnreadableGraph, leaves
 from msparallel.compile.graph import ConstantTensor, Parameter, TensorType, tensors
 from msparallel.compile.order import RECOMPUTED, is_collective
 from msparallel.mesh import AXES, Mesh
@@ -23,8 +23,9 @@ from msparallel.mesh import AXES, Mesh
 Links = Literal["none", "inside a server", "between servers"]
 Purpose = Literal["forward", "backward", "recompute", "gradient", "weight", "pipeline", "scalar", "input"]
 SCALAR_BYTES = 8
-PARAMETER_MARKS = ("_Mirror", "MicroStepAllGather", "MiniStepAllGather")
-"""MindSpore's operators beside a parameter, whose gradient is its sum over replicas."""
+PARAMETER_MARKS = ("_Mirror", "MicroStepAllGather", "MiniStepAllGather", "_VirtualAssignAdd", "-AddOverRanks")
+"""MindSpore's operators beside a parameter, whose gradient is its sum over replicas; and the trainer's own cell that
+adds gradients where every rank holds the whole model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +83,16 @@ def collective_uses(
 
 
 def participants(operator: Operator, rank: int) -> tuple[int, ...]:
-    """Global ranks that take part, as the graph states them; the world where it states none."""
+    """Global ranks that take part, as the graph states them. Raises UnreadableGraph where it states none."""
     attributes = operator.node.attributes
     # Where micro-batches share a graph, dest_rank and src_rank count within the pair's group.
     if operator.op == "Send":
         return rank, attributes.get("dst_global_rank", attributes["dest_rank"])
     if operator.op == "Receive":
         return attributes.get("src_global_rank", attributes["src_rank"]), rank
-    return tuple(attributes.get("group_rank_ids") or range(attributes.get("rank_size", 0)))
+    if not attributes.get("group_rank_ids"):
+        raise UnreadableGraph(f"{operator.node.name} is in a group whose ranks nobody named: {attributes.get('group')}")
+    return tuple(attributes["group_rank_ids"])
 
 
 def message_bytes(execution: Execution, operator: Operator) -> int:

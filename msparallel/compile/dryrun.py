@@ -9,7 +9,6 @@ In: a Job (of a recipe's Plan, or of a MindFormers YAML) and ranks. Out: `DryRun
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,6 +85,7 @@ class DryRun:
     ranks: reports, in the order of ranks.
     notes: what a reader of the result must know.
     search: of the first rank, where MindSpore searched for strategies.
+    strategies: of the first rank as the engine used them, in MindSpore's own format, where they were asked for.
     """
 
     source: str
@@ -95,6 +95,7 @@ class DryRun:
     ranks: tuple[RankReport, ...]
     notes: tuple[str, ...] = ()
     search: Search | None = None
+    strategies: str | None = None
 
     @property
     def world_size(self) -> int:
@@ -196,17 +197,20 @@ def dry_run(
     *,
     time_limit_s: float = TIME_LIMIT_S,
     progress: bool = True,
-    save_strategy: str | None = None,
+    save_strategy: bool = False,
 ) -> DryRun:
     """Compile ranks of a job; where MindSpore searches for strategies, the first of them once more with those by hand.
 
     Args:
-        save_strategy: file for the strategies that the engine used for the first rank, in MindSpore's format.
+        save_strategy: keep the strategies that the engine used.
 
     Raises:
-        UserError: a rank that is not there, or no strategies to save; and what `compile_ranks` raises.
+        UserError: a rank that is not there, or strategies asked for of a job that has none; and what `compile_ranks`
+            raises.
     """
-    if save_strategy is not None and len(job.variants) > 1:
+    if save_strategy and job.by_hand is None and job.variants[0].request.kind == "recipe":
+        raise UserError(NO_STRATEGIES)
+    if save_strategy and len(job.variants) > 1:
         raise UserError("--save-strategy: the file names every layer, so all are compiled. Add --depth full")
     found: dict[int, list[RankReport]] = {}
     notes: dict[str, None] = {}
@@ -217,7 +221,7 @@ def dry_run(
             for number, variant in enumerate(job.variants)
         }
         requests = [
-            replace(variant.request, rank=rank, folder=place, save_strategy=save_strategy is not None)
+            replace(variant.request, rank=rank, folder=place, save_strategy=save_strategy)
             for place, (rank, variant) in variants.items()
         ]
         memory_bytes = max(variant.memory_bytes for variant in job.variants)
@@ -225,8 +229,7 @@ def dry_run(
             report = _read(job, done, variants[done.folder][1])
             found.setdefault(done.rank, []).append(report)
             notes |= dict.fromkeys(read_result(Path(done.folder)).notes)
-        if save_strategy is not None:
-            _save(Path(requests[0].folder) / STRATEGY_FILE, Path(save_strategy))
+        saved = _saved(Path(requests[0].folder)) if save_strategy else None
     reports = tuple(_joined(job, found[rank]) for rank in sorted(found))
     return DryRun(
         source=job.source,
@@ -236,6 +239,7 @@ def dry_run(
         ranks=reports,
         notes=(*job.notes, *notes),
         search=_search(job, reports[0], time_limit_s, progress),
+        strategies=saved,
     )
 
 
@@ -267,14 +271,14 @@ def _read(job: Job, done: Request, variant: Variant) -> RankReport:
         ) from None
 
 
-def _save(strategies: Path, target: Path) -> None:
-    if not strategies.exists():
-        raise UserError("--save-strategy: this recipe's parallel.mode has no strategies; they are auto_parallel's.")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(strategies, target)
-    except OSError as error:
-        raise RunError(f"--save-strategy {target}: the file cannot be written ({error.strerror}).") from error
+NO_STRATEGIES = "--save-strategy: this file's parallel mode has no strategies to save; auto_parallel has."
+
+
+def _saved(folder: Path) -> str:
+    path = folder / STRATEGY_FILE
+    if not path.exists():
+        raise UserError(NO_STRATEGIES)
+    return path.read_text(encoding="utf-8")
 
 
 def _joined(job: Job, reports: list[RankReport]) -> RankReport:

@@ -13,12 +13,14 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 from msparallel.errors import RunError, UserError
+from msparallel.launch.processes import die_with_parent, kill
 
 SUPPORTED_VERSIONS = ("2.9", "2.10")
 """MindSpore versions whose classes the C++ sources were checked against."""
@@ -46,7 +48,7 @@ def mindspore_version() -> str:
             "(Linux, Python 3.10 to 3.12)."
         )
     version = importlib.metadata.version("mindspore")
-    if version.rpartition(".")[0] not in SUPPORTED_VERSIONS:
+    if ".".join(version.split(".")[:2]) not in SUPPORTED_VERSIONS:
         supported = " and ".join(f"{name}.x" for name in SUPPORTED_VERSIONS)
         raise UserError(
             f"MindSpore {version} is installed; the simulated Ascend target is made for {supported}. "
@@ -95,12 +97,21 @@ def _writable(folder: Path) -> bool:
 
 
 def _usable(path: Path) -> bool:
-    """Whether the library is there, and is this user's or the system's: it will be loaded as code."""
+    """Whether the library is there, whole, and this user's or the system's: it will be loaded as code."""
     try:
         status = path.stat()
+        return status.st_uid in (os.getuid(), 0) and not status.st_mode & 0o022 and _is_library(path)
     except OSError:
         return False
-    return status.st_uid in (os.getuid(), 0) and not status.st_mode & 0o022
+
+
+def _is_library(path: Path) -> bool:
+    """Whether a file begins as a library does and has what the linker writes last."""
+    with path.open("rb") as file:
+        return file.read(len(_ELF)) == _ELF and _EXPORTED in file.read()
+
+
+_ELF, _EXPORTED = b"\x7fELF", b"msparallel_export_graph"
 
 
 def _fingerprint() -> str:
@@ -110,16 +121,17 @@ def _fingerprint() -> str:
     return digest.hexdigest()[:12]
 
 
-def _compiler() -> str:
-    stated = os.environ.get("CXX")
-    found = shutil.which(stated) if stated else next(filter(None, map(shutil.which, COMPILERS)), None)
-    if found is None:
+def _compiler() -> list[str]:
+    """The compiler's command; CXX may hold arguments too, as in "ccache g++"."""
+    stated = os.environ.get("CXX", "").strip()
+    words = shlex.split(stated) if stated else [next(filter(shutil.which, COMPILERS), "")]
+    if not words[0] or shutil.which(words[0]) is None:
         looked = f"CXX={stated}" if stated else ", ".join(COMPILERS)
         raise RunError(
             f"No C++ compiler found ({looked}); the simulated Ascend target is a small library that is built once. "
             "Try: apt-get install g++ (Debian, Ubuntu), yum install gcc-c++ (openEuler), or set CXX to a compiler."
         )
-    return found
+    return words
 
 
 def _build(target: Path) -> Path:
@@ -131,21 +143,56 @@ def _build(target: Path) -> Path:
     handle, partial = tempfile.mkstemp(dir=target.parent, suffix=".so")
     os.close(handle)
     command = [
-        *(compiler, *FLAGS, *map(str, SOURCES), "-o", partial),
+        *(*compiler, *FLAGS, *map(str, SOURCES), "-o", partial),
         *(f"-I{mindspore / 'include' / folder}" for folder in INCLUDES),
         *(f"-L{mindspore / 'lib'}", *(f"-l{name}" for name in LIBRARIES), f"-Wl,-rpath,{mindspore / 'lib'}"),
     ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-            told = "\n".join(f"  | {line}" for line in lines[:6])
-            raise RunError(
-                f"{compiler} could not build the simulated Ascend target (it needs C++17: g++ 7 or newer, and the "
-                f"headers that come with MindSpore's wheel):\n{told}"
-            )
+        code, words = _run(command)
+        if code or not _is_library(Path(partial)):
+            raise RunError(_build_failure(shlex.join(compiler), code, words, target.parent))
         os.chmod(partial, 0o755)
         os.replace(partial, target)
     finally:
         Path(partial).unlink(missing_ok=True)
     return target
+
+
+def _run(command: list[str]) -> tuple[int, str]:
+    """Exit code and words of a compiler; it and its own processes end with this one, and leave no files."""
+    with (
+        tempfile.TemporaryDirectory(prefix="msparallel-") as folder,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, "TMPDIR": folder},
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        ) as process,
+    ):
+        try:
+            words, _ = process.communicate()
+        finally:
+            kill(process)
+    return process.returncode, words
+
+
+def _build_failure(compiler: str, code: int, words: str, folder: Path) -> str:
+    """Why there is no library, in the compiler's words."""
+    lines = words.splitlines()
+    told = [line for line in lines if "error" in line.lower() or "No space" in line or "ld:" in line] or lines
+    if not told:
+        told = [f"it ended with code {code} and said nothing" if code else "it ended well, and built no library"]
+    if shutil.disk_usage(folder).free < _LEAST_DISK_BYTES:
+        why = f"there is no space left in {folder}; set MSPARALLEL_CACHE_DIR to a roomier place"
+    else:
+        why = "it needs C++17: g++ 7 or newer, and the headers that come with MindSpore's wheel"
+    quoted = "\n".join(f"  | {line}" for line in told[:6])
+    return f"{compiler} could not build the simulated Ascend target ({why}):\n{quoted}"
+
+
+_LEAST_DISK_BYTES = 2**20

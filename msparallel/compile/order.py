@@ -133,7 +133,7 @@ class LiveTensor:
 class Peak:
     """Attributes:
     bytes: of all values that operators gave and somebody still reads; kept values (weights ...) are not among them.
-    tensors: the largest of them.
+    tensors: all of them, the largest first.
     profile: for every kind of operator the most that is alive while one of them runs.
     """
 
@@ -151,12 +151,11 @@ class _Storage:
     last: int
 
 
-def live_bytes(execution: Execution, order: Sequence[int] | None = None, largest: int = 12) -> Peak:
+def live_bytes(execution: Execution, order: Sequence[int] | None = None) -> Peak:
     """Walk the operators in order: a value takes memory from its operator to the last one that reads it.
 
     Args:
         order: of the operators; left out: `run_order`.
-        largest: how many of the peak's tensors are named.
     """
     order = run_order(execution) if order is None else order
     storages = _storages(execution, order)
@@ -171,7 +170,7 @@ def live_bytes(execution: Execution, order: Sequence[int] | None = None, largest
         profile[kind] = max(profile.get(kind, 0), bytes_)
     return Peak(
         bytes=alive[place] if alive else 0,
-        tensors=tuple(_named(execution, storage) for storage in there[:largest]),
+        tensors=tuple(_named(execution, storage) for storage in there),
         profile=profile,
     )
 

@@ -25,6 +25,9 @@ from msparallel.mesh import Mesh
 from msparallel.train.checkpoint import Slice
 from msparallel.train.slices import layout_slice, optimizer_shards
 
+LARGEST_TENSORS = 12
+"""Of those that are alive at the peak, in the JSON document."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeldParameter:
@@ -129,8 +132,9 @@ class RankReport:
                     "shape": list(t.type.shape),
                     "bytes": t.type.bytes,
                 }
-                for t in self.peak.tensors
+                for t in self.peak.tensors[:LARGEST_TENSORS]
             ],
+            "peak_tensor_count": len(self.peak.tensors),
             "build_s": round(self.build_s, 3),
             "compile_s": round(self.compile_s, 3),
             "process_peak_bytes": self.process_peak_bytes,

@@ -19,11 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from tqdm import tqdm
 
@@ -39,7 +39,7 @@ from msparallel.compile.request import (
 )
 from msparallel.compile.translate import engine_error
 from msparallel.errors import RunError, UserError
-from msparallel.launch.processes import die_with_parent, interruptible
+from msparallel.launch.processes import die_with_parent, interruptible, kill
 
 POLL_S = 0.1
 TIME_LIMIT_S = 1800.0
@@ -92,7 +92,6 @@ def compile_ranks(
         UserError: MindSpore's engine refused the strategy; its words translated.
     """
     at_once = _at_once(len(requests), memory_bytes)
-    library_path()  # built once, before several processes want it
     waiting = list(reversed(requests))
     running: list[_Running] = []
     server: subprocess.Popen[bytes] | None = None
@@ -108,6 +107,7 @@ def compile_ranks(
     )
     with interruptible() as check_interrupt:
         try:
+            library_path()  # built once, before several processes want it
             server = _start_server(Path(requests[0].folder).parent)
             while waiting or running:
                 check_interrupt()
@@ -140,8 +140,8 @@ def _at_once(ranks: int, memory_bytes: int) -> int:
     if memory_bytes > free:
         raise RunError(
             f"Compiling one rank is expected to take {memory_bytes / 2**30:.1f} GiB of memory, and "
-            f"{free / 2**30:.1f} GiB are free here. Compile fewer "
-            "layers: --depth representative, or model.num_layers=N."
+            f"{free / 2**30:.1f} GiB are free here. End other processes, or compile fewer layers: "
+            "--depth representative where the model is deep, or model.num_layers=N."
         )
     return max(1, min(ranks, len(os.sched_getaffinity(0)), int(free * RESERVE // max(1, memory_bytes))))
 
@@ -150,17 +150,24 @@ def available_memory_bytes() -> int:
     """Memory that new processes can have: the kernel's estimate, or less where a control group says so."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    for limit, used, statistics, cached in (
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
     ):
         try:
-            text = (Path("/sys/fs/cgroup") / limit).read_text(encoding="ascii").strip()
+            text = (CONTROL_GROUP / limit).read_text(encoding="ascii").strip()
             if text.isdigit():
-                free = min(free, int(text) - int((Path("/sys/fs/cgroup") / used).read_text(encoding="ascii")))
+                # Pages of files that nobody uses are counted as used, but given up before anything else.
+                lines = (CONTROL_GROUP / statistics).read_text(encoding="ascii").splitlines()
+                given_up = next((int(line.split()[1]) for line in lines if line.startswith(f"{cached} ")), 0)
+                taken = int((CONTROL_GROUP / used).read_text(encoding="ascii")) - given_up
+                free = min(free, int(text) - taken)
         except OSError:
             continue
     return free
+
+
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 def _start_server(folder: Path) -> subprocess.Popen[bytes]:
@@ -185,7 +192,7 @@ def start_process(module: str, *arguments: str, log: Path, stdin: int = subproce
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     with log.open("wb") as words:
         return subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [sys.executable, "-c", _BOOT, module, *arguments],
             stdin=stdin,
             stdout=words,
             stderr=subprocess.STDOUT,
@@ -193,6 +200,13 @@ def start_process(module: str, *arguments: str, log: Path, stdin: int = subproce
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
+
+
+_BOOT = (
+    "import sys; sys.path[:] = filter(None, sys.path); import runpy; module = sys.argv.pop(1); "
+    "runpy.run_module(module, run_name='__main__', alter_sys=True)"
+)
+"""Runs a module without the working folder among the places of modules: a user's random.py is none of ours."""
 
 
 def _check(worker: _Running, code: int) -> None:
@@ -215,6 +229,8 @@ def raise_failure(what: str, code: int, folder: Path, log: Path) -> NoReturn:
     if failure.exists():
         told = json.loads(failure.read_text(encoding="utf-8"))
         raise (UserError if told["exit_code"] == UserError.exit_code else RunError)(told["text"])
+    if shutil.disk_usage(folder.parent).free < LEAST_DISK_BYTES:
+        raise RunError(f"{what} failed: no space is left in {folder.parent}. Set TMPDIR to a roomier place.")
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     hint = " The kernel does that when memory runs out: see `dmesg`." if code == -signal.SIGKILL else ""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
@@ -241,6 +257,7 @@ def _watch(worker: _Running, time_limit_s: float) -> None:
 
 
 LAST_MEMORY_BYTES = 400 * 2**20
+LEAST_DISK_BYTES = 2**20
 
 
 def _resident_bytes(folder: Path) -> int:
@@ -257,10 +274,3 @@ def last_words(folder: Path) -> str:
         return (folder / STAGE_FILE).read_text(encoding="utf-8")
     except OSError:
         return "importing MindSpore"
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its children, where it has not ended."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()

@@ -40,8 +40,9 @@ class SimulatedAscend:
 
     def __init__(self, *, rank: int, world_size: int):
         self._groups: dict[str, list[int]] = {}
+        self._world_size = world_size
         os.environ.update(RANK_ID=str(rank), RANK_SIZE=str(world_size), MS_DEV_PRECOMPILE_ONLY="1")
-        self._library = ctypes.CDLL(str(library_path()))
+        self._library = _loaded(library_path())
         ms.set_context(mode=ms.GRAPH_MODE)
         ms.set_device("CPU")
         self._library.msparallel_register_groups()
@@ -71,7 +72,8 @@ class SimulatedAscend:
         if code:
             reason = "MindSpore holds no graph of that name" if code == 1 else "its files could not be written"
             raise RunError(f"{folder}\n  The compiled graph was not exported: {reason}.")
-        (folder / GROUPS_FILE).write_text(json.dumps(self._groups), encoding="utf-8")
+        world = {WORLD: list(range(self._world_size))}
+        (folder / GROUPS_FILE).write_text(json.dumps(world | self._groups), encoding="utf-8")
 
     def strategies(self, network: nn.Cell) -> dict[str, list[list[int]]]:
         """Operator -> strategy of each of its inputs, as the engine used them."""
@@ -94,6 +96,16 @@ class SimulatedAscend:
             create_group = staticmethod(lambda group, number, ranks: create(group, ranks))
 
         return Queries
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise RunError(
+            f"{path}\n  The library of the simulated target cannot be loaded: {error}. Remove the file; it is built "
+            "again when it is needed."
+        ) from None
 
 
 def _mark_as_sliced(parameter: ms.Parameter, phase: str, layout: Any) -> None:

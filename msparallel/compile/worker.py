@@ -1,5 +1,4 @@
-"""The process that compiles ranks: `python -m msparallel.compile.worker`, with the path of a request on each line that it
-reads.
+"""The process that compiles ranks: `python -m msparallel.compile.worker` reads the path of a request on each line.
 
 It imports MindSpore once; each rank is compiled in a fork of it, which a rank's settings and MindSpore's memory end
 with.
@@ -31,7 +30,7 @@ from msparallel.compile.request import (
     Result,
     write_json,
 )
-from msparallel.errors import UserError
+from msparallel.errors import RunError, UserError
 from msparallel.launch.processes import die_with_parent
 
 POLL_S = 0.05
@@ -88,6 +87,8 @@ def main(path: Path) -> int:
         traceback.print_exc()
         text = str(error)
         code = error.exit_code if isinstance(error, UserError) else None
+        if isinstance(error, OSError):  # the machine's, not the engine's
+            text, code = f"Compiling rank {request.rank} failed: {text}.", RunError.exit_code
         write_json(folder / FAILURE_FILE, {"type": type(error).__name__, "text": text, "exit_code": code})
         return 1
     return 0

@@ -1,6 +1,7 @@
 """How child processes end with the one that started them.
 
-In: nothing. Out: `die_with_parent` for the child, `sigterm_as_interrupt` for the parent. Linux only.
+In: nothing. Out: `die_with_parent` for the child; `kill`, `sigterm_as_interrupt` and `interruptible` for the parent.
+Linux only.
 
 >>> subprocess.Popen(command, preexec_fn=die_with_parent)  # doctest: +SKIP
 """
@@ -8,17 +9,27 @@ In: nothing. Out: `die_with_parent` for the child, `sigterm_as_interrupt` for th
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 _PDEATHSIG = 1
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def die_with_parent() -> None:
     """In a child: be killed when the parent ends, however it ends."""
     ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+
+
+def kill(process: subprocess.Popen[Any]) -> None:
+    """End a process that leads a session of its own, and its children, where it has not ended."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def sigterm_as_interrupt() -> Callable[..., Any] | int | None:
@@ -32,8 +43,8 @@ def sigterm_as_interrupt() -> Callable[..., Any] | int | None:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], None]]:
-    """SIGINT and SIGTERM raise KeyboardInterrupt, and again in the function that is given, which a loop calls: one that
-    comes while an object is being taken down is not heard otherwise."""
+    """SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, and again in the function that is given, which a loop calls:
+    one that comes while an object is being taken down is not heard otherwise."""
     came: list[int] = []
 
     def interrupt(number: int, frame: object) -> None:
@@ -44,7 +55,7 @@ def interruptible() -> Iterator[Callable[[], None]]:
         if came:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, interrupt) for number in _ENDING}
     try:
         yield check
     finally:

@@ -224,7 +224,7 @@ def searched_kinds(operators: Iterable[SearchedOperator]) -> list[SearchedKind]:
             for strategy in (operator.chosen, operator.by_hand)
         ]
         cells = found.setdefault((operator.layers, operator.op, words[0], words[1], operator.same), {})
-        place = _below_model(operator.cell) or ("the layer" if operator.layers else "the model")
+        place = below_model(operator.cell) or ("the layer" if operator.layers else "the model")
         cells[place] = cells.get(place, 0) + operator.count
     kinds = []
     for (layers, op, first, second, same), cells in found.items():
@@ -257,26 +257,45 @@ class PeakKind:
         return self.tensor.type.bytes * self.count
 
 
+MOST_PEAK_KINDS = 12
+"""Kinds of tensors at the peak that are told one by one."""
+
+
+def peak_rest(peak: Peak) -> str:
+    """What the kinds beyond `peak_kinds` are together; empty where there are none."""
+    others = _all_peak_kinds(peak)[MOST_PEAK_KINDS:]
+    count = f"{len(others)} more kind{'s' * (len(others) > 1)}"
+    return f"... {count}, together {bytes_text(sum(kind.bytes for kind in others))}" if others else ""
+
+
 def peak_kinds(peak: Peak) -> list[PeakKind]:
-    """The largest tensors at the peak by kind, in the order of what a kind takes."""
+    """The kinds of tensors at the peak that take most, each with all its tensors."""
+    return _all_peak_kinds(peak)[:MOST_PEAK_KINDS]
+
+
+def _all_peak_kinds(peak: Peak) -> list[PeakKind]:
     found: dict[tuple[object, ...], list[LiveTensor]] = {}
     for tensor in peak.tensors:
         pattern = _LAYER.sub("*", tensor.scope, count=1)
         found.setdefault((tensor.op, pattern, tensor.type.dtype, tuple(tensor.type.shape)), []).append(tensor)
     kinds = [
-        PeakKind(tensor=same[0], cell=_below_model(_told_once([t.scope for t in same])), count=len(same))
+        PeakKind(tensor=same[0], cell=below_model(_told_once([t.scope for t in same])), count=len(same))
         for same in found.values()
     ]
     return sorted(kinds, key=lambda kind: -kind.bytes)
 
 
-def _below_model(cell: str) -> str:
+PASS_MARKS = ("gradient of ", "recomputed ")
+"""What `order.cell_path` puts before a cell of another pass."""
+
+
+def below_model(cell: str) -> str:
     """A path of cells without what stands above the model.
 
-    >>> _below_model("gradient of network.network.transformer.model.layers.3.mlp")
+    >>> below_model("gradient of network.network.transformer.model.layers.3.mlp")
     'gradient of model.layers.3.mlp'
     """
-    mark = "gradient of " if cell.startswith("gradient of ") else ""
+    mark = next((mark for mark in PASS_MARKS if cell.startswith(mark)), "")
     return mark + re.sub(r"^(network\.)*(transformer\.)?", "", cell.removeprefix(mark))
 
 

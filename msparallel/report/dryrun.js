@@ -247,7 +247,8 @@ function drawSearched() {
 function drawPeak(place) {
   const peak = data.peaks[place];
   const most = Math.max(1, ...peak.tensors.map((row) => row.bytes));
-  byId("peak-note").textContent = peak.compiled_layers ? `As compiled with ${peak.compiled_layers} layers on the stage; the peak itself is that of all layers.` : "";
+  const compiled = peak.compiled_layers ? `As compiled with ${peak.compiled_layers} layers on the stage; the peak itself is that of all layers. ` : "";
+  byId("peak-note").textContent = compiled + peak.rest;
   table(byId("peak-tensors"), [
     { head: "tensors", number: true, text: (row) => `${row.count} x`, key: (row) => row.count },
     { head: "made by", class: "after", text: (row) => row.op },

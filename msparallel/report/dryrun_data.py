@@ -27,6 +27,7 @@ from msparallel.report.alike import (
     cut_words,
     parameter_kinds,
     peak_kinds,
+    peak_rest,
     ranks_text,
     searched_kinds,
     shape_text,
@@ -240,6 +241,7 @@ def _peaks(job: DryRun) -> list[dict[str, Any]]:
             "total": report.peak.bytes,
             "compiled_layers": report.compiled_layers and report.compiled_layers[1],
             "total_text": bytes_text(report.peak.bytes),
+            "rest": peak_rest(report.peak),
             "tensors": [
                 {
                     "count": kind.count,

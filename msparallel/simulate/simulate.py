@@ -24,7 +24,6 @@ from tqdm import tqdm
 
 from msparallel.compile.ranks import (
     POLL_S,
-    kill,
     last_words,
     raise_failure,
     start_process,
@@ -32,6 +31,7 @@ from msparallel.compile.ranks import (
 )
 from msparallel.compile.request import write_json
 from msparallel.errors import RunError
+from msparallel.launch.processes import kill
 from msparallel.plan import Plan
 from msparallel.simulate.cluster import Cluster, Deadlock
 from msparallel.simulate.compare import Arrays, Difference, cut, difference, joined

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from msparallel.compile.dryrun import check_side_files
+from msparallel.compile.rank_report import LARGEST_TENSORS
 from msparallel.compile.ranks import temporary_folder
 from msparallel.errors import UserError
 from msparallel.plan import Plan
@@ -54,7 +55,9 @@ class Timed:
                     "exposed_s": {"+".join(axes): seconds for axes, seconds in times.exposed_s.items()},
                     "peak_live_bytes": self.memory[times.rank].peak_bytes,
                     "peak_s": self.memory[times.rank].peak_s,
-                    "peak_tensors": [asdict(tensor) for tensor in self.memory[times.rank].peak.tensors],
+                    "peak_tensors": [
+                        asdict(tensor) for tensor in self.memory[times.rank].peak.tensors[:LARGEST_TENSORS]
+                    ],
                 }
                 for times in line.ranks
             ],

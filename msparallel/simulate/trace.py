@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from msparallel.compile.rank_report import LARGEST_TENSORS
 from msparallel.mesh import AXES, Mesh
 from msparallel.simulate.memory import MemoryCurve
 from msparallel.simulate.streams import STREAMS
@@ -111,7 +112,7 @@ def _memory(curve: MemoryCurve) -> Iterator[Event]:
             "ts": time_s * _MICROSECONDS,
             "args": {"GiB": bytes_ / 2**30},
         }
-    largest = [f"{t.op} {list(t.type.shape)} {t.type.dtype} ({t.scope})" for t in curve.peak.tensors]
+    largest = [f"{t.op} {list(t.type.shape)} {t.type.dtype} ({t.scope})" for t in curve.peak.tensors[:LARGEST_TENSORS]]
     yield {
         "ph": "i",
         "s": "p",

@@ -13,22 +13,28 @@ import time
 from pathlib import Path
 
 import pytest
-from compiled import plan_of
+from click.testing import CliRunner
+from compiled import counts, dried, plan_of
+from report.small_job import small_job
 from tiny_recipe import arguments
 
+from msparallel.cli import dryrun as dryrun_command
 from msparallel.compile import library, ranks
 from msparallel.compile.dryrun import dry_run, recipe_job
 from msparallel.compile.request import PID_FILE, Request
 from msparallel.errors import RunError, UserError
 from msparallel.recipe.library import shipped_recipes
 
+LIBRARY = b"\x7fELF" + bytes(60) + b"msparallel_export_graph"
+"""What a library is recognized by."""
 TINY = ("llama2_7b_dp2_tp2_pp2", "model.num_layers=2", "model.hidden_size=64", "model.num_heads=4", "model.ffn_size=64",
         "model.num_kv_heads=4", "model.head_dim=16", "model.vocab_size=256", "train.seq_length=32")  # fmt: skip
 
 
-def run(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*words: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         arguments("dryrun", *words),
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=600,
@@ -139,10 +145,28 @@ def test_a_machine_without_a_compiler(tmp_path):
 
 
 @pytest.mark.cpu
-def test_a_compiler_that_fails(tmp_path):
-    done = run(*TINY, "--rank", 0, MSPARALLEL_CACHE_DIR=str(tmp_path), CXX=shutil.which("false"))
-    assert_refused(done, 1, "could not build the simulated Ascend target")
+@pytest.mark.parametrize(
+    ("compiler", "word"),
+    [("false", "ended with code 1 and said nothing"), ("true", "ended well, and built no library")],
+)
+def test_a_compiler_that_fails(tmp_path, compiler, word):
+    done = run(*TINY, "--rank", 0, MSPARALLEL_CACHE_DIR=str(tmp_path), CXX=shutil.which(compiler))
+    assert_refused(done, 1, "could not build the simulated Ascend target", word)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.pure
+def test_a_compiler_with_arguments(monkeypatch):
+    monkeypatch.setenv("CXX", "env LANG=C g++")
+    assert library._compiler() == ["env", "LANG=C", "g++"]
+
+
+@pytest.mark.cpu
+def test_modules_of_the_working_folder_are_not_taken_for_ours(tmp_path):
+    for name in ("random", "json", "build", "mindspore"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('this is the module of the working folder')")
+    done = run(*TINY, "--rank", 0, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.pure
@@ -176,11 +200,101 @@ def test_a_cache_that_cannot_be_written_leaves_the_temporary_folder(monkeypatch,
 @pytest.mark.pure
 def test_a_library_that_others_could_have_written_is_not_loaded(tmp_path):
     path = tmp_path / "library.so"
-    path.write_bytes(b"")
+    path.write_bytes(LIBRARY)
     path.chmod(0o755)
     assert library._usable(path)
     path.chmod(0o777)
     assert not library._usable(path) and not library._usable(tmp_path / "absent.so")
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("content", [b"", LIBRARY[:20], b"#!/bin/sh\nmsparallel_export_graph", None])
+def test_a_broken_library_is_built_again(tmp_path, content):
+    path = tmp_path / "library.so"
+    if content is None:
+        path.mkdir(mode=0o755)
+    else:
+        path.write_bytes(content)
+        path.chmod(0o755)
+    assert not library._usable(path)
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("version", ["2.9.0", "2.10", "2.9.0.post1", "2.10.0rc1"])
+def test_versions_that_are_tried(monkeypatch, version):
+    monkeypatch.setattr(library.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(library.importlib.metadata, "version", lambda name: version)
+    assert library.mindspore_version() == version
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("version", [1, 2])
+def test_cached_files_of_a_container_are_free_memory(tmp_path, monkeypatch, version):
+    limit, used, statistics, cached = (
+        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        *[
+            (
+                "memory/memory.limit_in_bytes",
+                "memory/memory.usage_in_bytes",
+                "memory/memory.stat",
+                "total_inactive_file",
+            )
+        ],
+    )[version - 1]
+    (tmp_path / "memory").mkdir()
+    (tmp_path / limit).write_text(f"{2**29}\n")
+    (tmp_path / used).write_text(f"{2**29 - 2**20}\n")
+    (tmp_path / statistics).write_text(f"anon 5\n{cached} {2**28}\nactive_file 9\n")
+    monkeypatch.setattr(ranks, "CONTROL_GROUP", tmp_path)
+    assert ranks.available_memory_bytes() == 2**28 + 2**20
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--time-limit", "nan"), "--time-limit"),
+        (("--save-strategy", "file.txt"), "*.json"),
+        (("--save-strategy", "file.json"), "no strategies to save; auto_parallel has"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_before_anything_is_compiled(words, told):
+    assert_refused(run(*TINY, *words), 2, told)
+
+
+@pytest.mark.pure
+def test_what_was_worked_out_is_told_also_where_the_report_cannot_be_written(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise RunError("--report: no space left")
+
+    monkeypatch.setattr("msparallel.compile.dryrun.dry_run", lambda *arguments, **options: small_job())
+    monkeypatch.setattr("msparallel.report.page.write_page", full)
+    words = [*TINY, "--json", "--report", str(tmp_path / "r.html")]
+    done = CliRunner().invoke(dryrun_command.command, words, catch_exceptions=False)
+    assert done.exit_code == 1 and done.stderr == "--report: no space left\n"
+    assert json.loads(done.stdout)["world_size"] == small_job().world_size
+
+
+@pytest.mark.cpu
+def test_data_parallel_mode_names_its_sum(tmp_path):
+    """Every rank holds the whole model, and the trainer adds gradients over the world."""
+    report = dried("llama2_7b_dp2_tp2_pp2", "parallel.mode=data_parallel", "parallel.data_parallel=4",
+                   "parallel.model_parallel=1", "parallel.pipeline_stages=1", "model.num_layers=2",
+                   "train.global_batch_size=8").ranks[0]  # fmt: skip
+    (use,) = report.collectives
+    assert (use.op, use.ranks, use.axes, use.purpose) == ("AllReduce", (0, 1, 2, 3), ("dp",), "gradient")
+    assert use.links == "inside a server" and use.total_bytes >= report.weights_bytes
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("level", ["level1", "level2", "level3"])
+def test_gradients_of_the_optimizer_shard_are_no_activations(level):
+    report = dried("llama2_7b_dp2_tp2_pp2", "parallel.pipeline_stages=1", "parallel.model_parallel=1",
+                   "parallel.data_parallel=4", "model.num_layers=2", "train.global_batch_size=8",
+                   "parallel.optimizer_shard_threshold_kib=0",
+                   f"parallel.optimizer_shard={level}").ranks[0]  # fmt: skip
+    assert not [use for use in report.collectives if use.purpose == "backward" and use.bytes > 64]
+    assert counts(report, "gradient")["ReduceScatter"] > 0 and counts(report, "weight")["AllGather"] > 0
 
 
 @pytest.mark.pure
@@ -197,7 +311,7 @@ def test_a_compilation_that_takes_too_long_is_stopped():
 
 
 @pytest.mark.cpu
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl_c", "sigterm"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["ctrl_c", "sigterm", "hang_up"])
 def test_interruption_leaves_nothing_behind(tmp_path, number):
     process = subprocess.Popen(
         arguments("dryrun", *(word for word in TINY if "layers" not in word), "model.num_layers=8"),

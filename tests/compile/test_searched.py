@@ -135,7 +135,10 @@ GPT2 = ("gpt2_124m_auto_parallel", "model.num_layers=2", "train.global_batch_siz
 def whole_model(recipe: str, *words: str, save: Path | None = None, by_hand: bool = False) -> DryRun:
     job = recipe_job(plan_of(recipe, *words), "full")
     job = job if by_hand else replace(job, by_hand=None)
-    return dry_run(job, [0], progress=False, save_strategy=str(save) if save else None)
+    done = dry_run(job, [0], progress=False, save_strategy=save is not None)
+    if save is not None:
+        save.write_text(done.strategies)
+    return done
 
 
 @pytest.mark.cpu
