@@ -19,6 +19,7 @@ Examples:
   $ msparallel simulate llama2_7b_dp2_tp2_pp2 --steps 5 parallel.sequence_parallel=true
   $ msparallel simulate qwen3_8b_cp4_tp2 parallel.context_parallel_algo=ulysses --json
   $ msparallel simulate llama2_13b_dp4_tp4_pp2 --timeline --trace step.json
+  $ msparallel simulate llama2_7b_dp2_tp2_pp2 --report report.html
 """)  # fmt: skip
 @click.argument("recipe_name", metavar="RECIPE")
 @click.argument("overrides", metavar="[SECTION.KEY=VALUE...]", nargs=-1)
@@ -31,11 +32,12 @@ Examples:
     help="Execute nothing: say how long a step of RECIPE as it is takes on its hardware, and why.",
 )
 @click.option("--trace", metavar="FILE.json", help="Also write the step's timeline for https://ui.perfetto.dev.")
+@click.option("--report", metavar="FILE.html", help="Also write a page to look at, one self-contained HTML file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.pass_context
 def command(
     ctx: click.Context, recipe_name: str, overrides: tuple[str, ...], steps: int, full: bool, only_time: bool,
-    trace: str | None, as_json: bool,
+    trace: str | None, report: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Execute RECIPE's training steps on a virtual cluster and compare with a single process.
 
@@ -43,11 +45,16 @@ def command(
     divide. Exit code 1 where the cluster computes something else, or would hang.
     """
     from msparallel.cli import simulate_text
+    from msparallel.cli.dryrun_text import mindspore_version
     from msparallel.plan import resolve
     from msparallel.recipe.load import load_recipe
+    from msparallel.report.page import SIMULATION, check_target, write_page
+    from msparallel.report.simulation_data import simulation_data, timed_data
     from msparallel.simulate.simulate import simulate
     from msparallel.simulate.timed import time_recipe
 
+    if report is not None:
+        check_target(report, SIMULATION)
     if only_time and full:
         raise click.UsageError("--timeline executes nothing and keeps the model's sizes; --full goes without it.")
     plan = resolve(load_recipe(recipe_name, overrides))
@@ -62,6 +69,11 @@ def command(
     if trace is not None and timed is not None:
         _write_trace(trace, timed)
         click.echo(f"\nTrace: {printable(trace)} (open it at https://ui.perfetto.dev)", err=as_json)
+    if report is not None:
+        engine = mindspore_version()
+        document = timed_data(timed, engine) if only_time else simulation_data(found, engine)
+        write_page(report, SIMULATION, document)
+        click.echo(f"\nReport: {printable(report)}", err=as_json)
     ctx.exit(0 if only_time or found.same else 1)
 
 

@@ -12,6 +12,7 @@ import string
 from collections.abc import Sequence
 
 from msparallel.report.alike import bytes_text
+from msparallel.report.step import micro_batch_count, micro_of, pass_of, seconds_text, shown_ranks
 from msparallel.simulate.timed import Timed
 from msparallel.simulate.walk import Span
 
@@ -38,25 +39,14 @@ def timeline_lines(timed: Timed, width: int) -> list[str]:
     return lines
 
 
-def seconds_text(seconds: float) -> str:
-    """
-    >>> seconds_text(0.01234)
-    '12.3 ms'
-    """
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale or unit == "us":
-            return f"{seconds / scale:.3g} {unit}"
-    raise AssertionError("the last unit takes everything")
-
-
 def _picture(timed: Timed, width: int) -> list[str]:
     """A row for each rank: in each cell what it computes for most of that time."""
     line = timed.timeline
-    ranks = _shown_ranks(timed)
-    cells = max(20, width - 12)
+    cells, count = max(20, width - 12), micro_batch_count(line)
     rows = []
-    for rank in ranks:
-        rows.append(f"  rank {rank:<4} {_row([s for s in line.spans if s.rank == rank], cells, line.step_time_s)}")
+    for rank in shown_ranks(line, MOST_ROWS):
+        signs = [(_sign(span, count), span) for span in line.spans if span.rank == rank]
+        rows.append(f"  rank {rank:<4} {_row(signs, cells, line.step_time_s)}")
     legend = (
         f"  0 1 2 ... forward of that micro-batch, A B C ... backward of micro-batch 0 1 2 ..., {UPDATE} what "
         f"belongs to none, {WAITS} waits for a message, {IDLE} waits for other ranks"
@@ -64,21 +54,10 @@ def _picture(timed: Timed, width: int) -> list[str]:
     return [*rows, legend]
 
 
-def _shown_ranks(timed: Timed) -> list[int]:
-    """All ranks where they are few, else the first of each stage."""
-    ranks = [times.rank for times in timed.timeline.ranks]
-    if len(ranks) <= MOST_ROWS:
-        return ranks
-    mesh = timed.timeline.mesh
-    first = {mesh.rank(pp=stage) for stage in range(mesh.pp)}
-    return [rank for rank in ranks if rank in first]
-
-
-def _row(spans: Sequence[Span], cells: int, end_s: float) -> str:
+def _row(signs: Sequence[tuple[str, Span]], cells: int, end_s: float) -> str:
     """Time in each cell by sign; the sign that has most of it, if that is a third of the cell."""
     took: list[dict[str, float]] = [{} for _ in range(cells)]
-    for span in spans:
-        sign = _sign(span)
+    for sign, span in signs:
         first, last = (min(cells - 1, int(at / end_s * cells)) for at in (span.start_s, span.end_s))
         for cell in range(first, last + 1):
             begins, ends = cell / cells * end_s, (cell + 1) / cells * end_s
@@ -94,14 +73,14 @@ def _row(spans: Sequence[Span], cells: int, end_s: float) -> str:
     return text
 
 
-def _sign(span: Span) -> str:
+def _sign(span: Span, count: int) -> str:
     if span.stream != "compute":
         return WAITS
-    if span.micro is None:
+    micro = micro_of(span, count)
+    if micro is None:
         return UPDATE
-    back = span.path.startswith(("gradient of", "recomputed"))
-    signs = BACKWARD if back else FORWARD
-    return signs[span.micro % len(signs)]
+    signs = FORWARD if pass_of(span) == "forward" else BACKWARD
+    return signs[micro % len(signs)]
 
 
 def _shares(timed: Timed) -> list[str]:
@@ -110,7 +89,7 @@ def _shares(timed: Timed) -> list[str]:
     axes = sorted(line.exposed_s, key=lambda a: -line.exposed_s[a])
     names = ["computes", *(f"waits for {'+'.join(a) or 'itself'}" for a in axes), "bubble", "peak live"]
     lines = ["  rank   " + "  ".join(f"{name:>14}" for name in names)]
-    shown = set(_shown_ranks(timed))
+    shown = set(shown_ranks(line, MOST_ROWS))
     for times in line.ranks:
         if times.rank not in shown:
             continue

@@ -49,6 +49,13 @@ class Kind:
 
 
 DRY_RUN = Kind(verb="dryrun", heading="Dry run", body="dryrun.html", styles=("dryrun.css",), scripts=("dryrun.js",))
+SIMULATION = Kind(
+    verb="simulate",
+    heading="Simulation",
+    body="simulation.html",
+    styles=("simulation.css",),
+    scripts=("chart.js", "timeline.js", "simulation.js"),
+)
 
 
 def page_html(kind: Kind, document: dict[str, Any]) -> str:
