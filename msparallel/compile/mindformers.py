@@ -40,7 +40,7 @@ def build_mindformers(request: Request) -> Built:
     Raises what MindFormers raises where it refuses the file.
     """
     given = load_model_config(request.model_config) if request.model_config else None
-    read = read_mindformers(request.source, given, request.overrides)
+    read = read_mindformers(request.source, given, request.overrides, request.values)
     side_file, source = speed_up_file(read.tree), Path(request.source).resolve()
     model_folder = Path(read.model_source).resolve().parent if given is None and read.model_source else None
     folder = Path(request.folder).resolve()

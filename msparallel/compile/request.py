@@ -25,6 +25,7 @@ class Request:
     source: path of a recipe or of a MindFormers YAML.
     kind: which of the two.
     overrides: of the recipe's values.
+    values: dotted key -> value over those of a MindFormers YAML, any key.
     model_config: Hugging Face config or preset for a MindFormers YAML without a model shape.
     folder: for what comes out; it is made.
     save_strategy: whether the engine writes its strategies as MindSpore reads them again.
@@ -40,6 +41,7 @@ class Request:
     model_config: str | None = None
     save_strategy: bool = False
     layers_of_a_group: int | None = None
+    values: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

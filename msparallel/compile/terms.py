@@ -169,7 +169,7 @@ def read_terms(request: Request) -> Terms:
     """The names of a request's job. Raises RecipeError where its file cannot be read any more."""
     if request.kind == "mindformers":
         given = load_model_config(request.model_config) if request.model_config else None
-        return mindformers_terms(read_mindformers(request.source, given, request.overrides))
+        return mindformers_terms(read_mindformers(request.source, given, request.overrides, request.values))
     return recipe_terms(load_recipe(request.source, request.overrides))
 
 

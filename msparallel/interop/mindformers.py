@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from msparallel.errors import Problem, RecipeError
-from msparallel.interop.mindformers_overrides import check_known, with_overrides
+from msparallel.interop.mindformers_overrides import check_known, with_overrides, with_values
 from msparallel.interop.mindformers_sections import looks_like_mindformers
 from msparallel.interop.typed_reader import TypedReader
 from msparallel.interop.yaml_tree import Tree, read_tree
@@ -43,7 +43,7 @@ class MindFormersConfig:
     """Attributes:
     path: as the user wrote it.
     tree: every value of the file, with lines, overrides in it.
-    changes: dotted key -> value, what overrides said.
+    changes: dotted key -> value, what is not as the file says it.
     run_mode, use_legacy, graph_mode: what the file is for; MindFormers takes use_legacy for true where it is absent.
     model_type: `qwen3` ..., from model_type or architectures; None where neither is known.
     model: names of the model's config -> values, the Hugging Face config below, the YAML's model_config over it.
@@ -156,14 +156,18 @@ def is_mindformers(path: str | Path) -> bool:
 
 
 def read_mindformers(
-    path: str | Path, model_config: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
+    path: str | Path,
+    model_config: Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+    values: Mapping[str, Any] | None = None,
 ) -> MindFormersConfig:
     """Read one file.
 
     Args:
         path: the YAML.
         model_config: a Hugging Face config that stands for the one in pretrained_model_dir.
-        overrides: `section.key=value` over the file's own values.
+        overrides: `section.key=value` over the file's own values, as a user types them.
+        values: dotted key -> value over both, any key.
 
     Raises:
         RecipeError: the file cannot be read, is no MindFormers YAML, or holds values of a wrong type; all of them.
@@ -177,7 +181,8 @@ def read_mindformers(
             "parallel_config ... (at least two are needed to tell)."
         )])  # fmt: skip
     own_tree = tree
-    tree, changes = with_overrides(tree, overrides)
+    tree, typed = with_overrides(tree, overrides)
+    tree = with_values(tree, values or {})
     read = TypedReader(tree)
     if "base_config" in tree.values:
         read.problem("base_config", "base_config", "Files that build on others are not read; write one whole file.")
@@ -191,7 +196,7 @@ def read_mindformers(
     config = MindFormersConfig(
         path=name,
         tree=tree,
-        changes=changes,
+        changes={**typed, **(values or {})},
         run_mode=read.text("run_mode", ""),
         use_legacy=read.flag("use_legacy", True),
         graph_mode=read.choice("context.mode", {0: True, 1: False, "GRAPH_MODE": True, "PYNATIVE_MODE": False}, 0),
@@ -224,7 +229,7 @@ def read_mindformers(
     )
     _note_absent(read, absent)
     read.raise_problems()
-    check_known(own_tree, changes, {*read.read, *(f"model.model_config.{name}" for name in below)})
+    check_known(own_tree, typed, {*read.read, *(f"model.model_config.{name}" for name in below)})
     return config
 
 

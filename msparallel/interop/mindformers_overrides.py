@@ -49,14 +49,21 @@ def with_overrides(tree: Tree, texts: Iterable[str]) -> tuple[Tree, dict[str, An
     rows = changes.get(_ROWS, tree.get(_ROWS))
     if _DEGREE in changes and _ROWS not in changes and isinstance(rows, list):
         changes[_ROWS] = [[changes[_DEGREE], *row[1:]] if isinstance(row, list) else row for row in rows]
+    return with_values(tree, changes), changes
+
+
+def with_values(tree: Tree, changes: Mapping[str, Any]) -> Tree:
+    """The tree with the values of dotted keys in it, sections made where they are missing."""
     values = copy.deepcopy(dict(tree.values))
     for key, value in changes.items():
         *way, name = key.split(".")
         section: Any = values
         for part in way:
+            if not isinstance(section.get(part), dict):
+                section[part] = {}
             section = section[part]
         section[name] = value
-    return replace(tree, values=values), changes
+    return replace(tree, values=values)
 
 
 def check_known(tree: Tree, changes: Mapping[str, Any], read: Collection[str]) -> None:
