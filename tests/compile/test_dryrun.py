@@ -165,6 +165,7 @@ def test_modules_of_the_working_folder_are_not_taken_for_ours(tmp_path, monkeypa
     for name in ("random", "json", "build", "mindspore"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('this is the module of the working folder')")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     process = ranks.start_process("msparallel.compile.worker", log=tmp_path / "log", stdin=subprocess.PIPE)
     process.communicate(timeout=300)
     assert process.returncode == 0 and "working folder" not in (tmp_path / "log").read_text()
