@@ -15,7 +15,7 @@ from typing import Any
 
 from msparallel.compile.depth import replanned
 from msparallel.errors import UserError
-from msparallel.plan import Plan
+from msparallel.plan import DEFAULT_SEARCH_MODE, Plan
 from msparallel.recipe.override import format_override
 from msparallel.recipe.rules.shape import BYTE_VOCAB
 
@@ -41,6 +41,19 @@ def shrunk(plan: Plan, steps: int) -> tuple[Plan, Changes]:
     return _changed(plan, {**_precision(plan), **_run(plan, steps), **_OPTIMIZER, **_sizes(plan), **_batch(plan)})
 
 
+def _check_attention(plan: Plan) -> None:
+    parallel = plan.recipe.parallel
+    if parallel.mode == "auto_parallel" and (parallel.search_mode or DEFAULT_SEARCH_MODE) == "recursive_programming":
+        problem = plan.recipe.problem(
+            "search_needs_flash",
+            "parallel.search_mode",
+            "recursive_programming needs flash attention in half precision; ranks are executed and compared in float32 "
+            "with plain attention. A search by propagation, or the blocks' own strategies, can be executed.",
+            "parallel.search_mode=sharding_propagation",
+        )
+        raise UserError(str(problem))
+
+
 def whole(plan: Plan, steps: int) -> tuple[Plan, Changes]:
     """The recipe with its own sizes, text and optimizer, in float32 with plain attention."""
     return _changed(plan, {**_precision(plan), **_run(plan, steps)})
@@ -61,6 +74,7 @@ def alone(plan: Plan) -> Plan:
 
 
 def _changed(plan: Plan, wanted: Changes) -> tuple[Plan, Changes]:
+    _check_attention(plan)
     typed = {text.partition("=")[0] for text in plan.recipe.overrides}
     changes = {key: value for key, value in wanted.items() if key not in typed and value != plan.recipe.value(key)}
     try:
@@ -93,11 +107,11 @@ def _sizes(plan: Plan) -> Changes:
     shape, mesh, parallel = plan.shape, plan.mesh, plan.recipe.parallel
     stage = mesh.dp * mesh.cp * mesh.tp
     groups = mesh.tp * mesh.cp if parallel.context_parallel_algo == "ulysses" else mesh.tp
-    kv_heads = groups if shape.num_kv_heads < shape.num_heads else min(shape.num_heads, _multiple(groups, 2))
-    heads = min(shape.num_heads, groups * 2 if shape.num_kv_heads < shape.num_heads else _multiple(groups, 2))
+    kv_heads = groups if shape.num_kv_heads < shape.num_heads else min(shape.num_heads, multiple(groups, 2))
+    heads = min(shape.num_heads, groups * 2 if shape.num_kv_heads < shape.num_heads else multiple(groups, 2))
     head_dim = min(shape.head_dim, HEAD_DIM)
-    width = _multiple(stage, max(WIDTH, heads * head_dim))
-    length = min(plan.seq_length, _multiple(mesh.cp * mesh.tp, LENGTH))
+    width = multiple(stage, max(WIDTH, heads * head_dim))
+    length = min(plan.seq_length, multiple(mesh.cp * mesh.tp, LENGTH))
     segments = mesh.pp * parallel.virtual_stages
     changes: Changes = {
         "model.num_layers": min(shape.num_layers, max(2, segments)),
@@ -106,20 +120,20 @@ def _sizes(plan: Plan) -> Changes:
         "model.num_heads": heads,
         "model.num_kv_heads": kv_heads,
         "model.head_dim": head_dim,
-        "model.ffn_size": min(shape.ffn_size, _multiple(stage, WIDTH)),
+        "model.ffn_size": min(shape.ffn_size, multiple(stage, WIDTH)),
         "model.vocab_size": min(shape.vocab_size, BYTE_VOCAB),
-        "model.vocab_multiple": _multiple(stage, 8),
+        "model.vocab_multiple": multiple(stage, 8),
         "train.seq_length": length,
     }
     if shape.position == "learned":
         changes["model.max_positions"] = length
     if shape.num_experts:
         chosen = min(shape.experts_per_token, EXPERTS_PER_TOKEN)
-        experts = _multiple(parallel.expert_parallel, 2 * chosen)
+        experts = multiple(parallel.expert_parallel, 2 * chosen)
         changes |= {
             "model.num_experts": min(shape.num_experts, experts),
             "model.experts_per_token": chosen,
-            "model.expert_ffn_size": min(shape.expert_ffn_size, _multiple(stage, WIDTH)),
+            "model.expert_ffn_size": min(shape.expert_ffn_size, multiple(stage, WIDTH)),
         }
     if parallel.optimizer_shard:
         changes["parallel.optimizer_shard_threshold_kib"] = 0  # every parameter here is below the usual threshold
@@ -137,6 +151,6 @@ def _batch(plan: Plan) -> Changes:
     }
 
 
-def _multiple(unit: int, least: int) -> int:
+def multiple(unit: int, least: int) -> int:
     """Smallest multiple of `unit` that is at least `least`."""
     return math.ceil(least / unit) * unit

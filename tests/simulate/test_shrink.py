@@ -84,6 +84,14 @@ def test_what_is_typed_and_does_not_fit_is_refused_with_what_was_changed():
     assert "model.num_kv_heads" in str(caught.value)
 
 
+def test_a_search_that_needs_half_precision_is_refused_with_one_that_does_not():
+    with pytest.raises(UserError, match="recursive_programming needs flash attention") as caught:
+        shrunk(plan_of(SEARCHED), 3)
+    suggestion = str(caught.value).rpartition("Try: ")[2]
+    small, _ = shrunk(plan_of(SEARCHED, suggestion), 3)
+    assert small.attention == "plain"
+
+
 def test_whole_keeps_sizes():
     plan = plan_of("quickstart")
     kept, changes = whole(plan, 2)
