@@ -16,7 +16,8 @@ from msparallel.cli.timeline_text import timeline_lines
 from msparallel.compile.strategies import ranges
 from msparallel.errors import printable
 from msparallel.recipe.override import format_override
-from msparallel.simulate.simulate import LIMITS, Simulation
+from msparallel.simulate.execution import LIMITS
+from msparallel.simulate.simulate import Simulation
 from msparallel.simulate.timed import Timed
 
 WIDTH = 100

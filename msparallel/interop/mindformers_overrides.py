@@ -59,10 +59,13 @@ def with_values(tree: Tree, changes: Mapping[str, Any]) -> Tree:
         *way, name = key.split(".")
         section: Any = values
         for part in way:
-            if not isinstance(section.get(part), dict):
+            if isinstance(section, list):
+                section = section[int(part)]
+                continue
+            if not isinstance(section.get(part), (dict, list)):
                 section[part] = {}
             section = section[part]
-        section[name] = value
+        section[int(name) if isinstance(section, list) else name] = value
     return replace(tree, values=values)
 
 

@@ -21,7 +21,8 @@ from msparallel.report.alike import below_model, bytes_text, peak_kinds, peak_re
 from msparallel.report.step import micro_batch_count, place_text, seconds_text, shown_ranks
 from msparallel.report.thinned import drawn_memory, drawn_spans, unit_s
 from msparallel.simulate.compare import Difference
-from msparallel.simulate.simulate import LIMITS, Simulation
+from msparallel.simulate.execution import LIMITS
+from msparallel.simulate.simulate import Simulation
 from msparallel.simulate.timed import Timed
 
 MOST_RANKS = 8
@@ -173,7 +174,7 @@ def _step(timed: Timed) -> dict[str, Any]:
     tokens = plan.global_batch_size * train.seq_length / line.step_time_s if line.step_time_s else 0.0
     tiles = {
         "step": (seconds_text(line.step_time_s), f"{tokens:,.0f} tokens/s on all devices"),
-        "bubble": (f"{bubble.bubble:.1%}", f"of the step, most of all ranks, on rank {bubble.rank}"),
+        "bubble": (f"{bubble.bubble:.1%}", f"of the step on rank {bubble.rank}, the most of all"),
         "busiest link": (link.name, f"busy {link.busy_s / line.step_time_s:.1%} of the step") if link else ("none", ""),
     }
     shown = set(shown_ranks(line, MOST_RANKS))

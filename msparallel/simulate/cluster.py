@@ -76,10 +76,9 @@ class KernelError(RunError):
 
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
-    """What one rank's step returned: the loss where the rank knows it, the global norm of the gradients."""
+    """What one rank's step returned first: the loss, where the rank knows it."""
 
     loss: float
-    grad_norm: float
 
 
 class Cluster:
@@ -157,8 +156,8 @@ class Cluster:
         for graph in later:  # takes the sum of losses
             total = np.asarray(sum(losses[1:], losses[0]), np.float32)
             result = yield from _Run(program.rank, graph, kept, [total]).run()
-        assert isinstance(result, tuple), "a step returns loss, norm and overflow"
-        return StepResult(loss=float(np.ravel(result[0])[0]), grad_norm=float(np.ravel(result[1])[0]))
+        assert isinstance(result, tuple), "a step returns the loss, and more"
+        return StepResult(loss=float(np.ravel(result[0])[0]))
 
 
 class _Run:

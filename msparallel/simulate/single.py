@@ -1,8 +1,8 @@
 """The process that trains the same recipe alone: `python -m msparallel.simulate.single REQUEST.json`.
 
-In: a `SingleRequest`. Out, in the request's folder: the first values of all weights, the gradients of the first step as
-the optimizer got them, the weights after the last step (safetensors, whole), and the losses. This is MindSpore on this
-machine's processor: the truth that the virtual cluster is measured against.
+In: a `SingleRequest`. Out, in its folder: the first values of all weights, the gradients of the first step
+as the optimizer got them, the weights after the last step (safetensors, whole), and the losses. This is MindSpore on
+this machine's processor: the truth that the virtual cluster is measured against.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from typing import Any
 
 from msparallel.compile.request import FAILURE_FILE, STAGE_FILE, write_json
 from msparallel.errors import UserError
-
-LOSSES_FILE = "losses.json"
-INITIAL, GRADIENTS, FINAL = "initial.safetensors", "gradients.safetensors", "final.safetensors"
+from msparallel.simulate.truth import FINAL, GRADIENTS, INITIAL, LOSSES_FILE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,19 +24,17 @@ class SingleRequest:
     """Attributes:
     source, overrides: of the recipe on one device.
     random_tokens: whether tokens are drawn; otherwise they are the recipe's text.
-    folder: for what comes out.
     """
 
     source: str
     overrides: list[str]
     random_tokens: bool
-    folder: str
 
 
 def main(path: str) -> int:
     """Exit code of this process."""
     request = SingleRequest(**json.loads(Path(path).read_text(encoding="utf-8")))
-    folder = Path(request.folder)
+    folder = Path(path).parent
     try:
         train_alone(request, folder)
     except Exception as error:  # told to who asked; MindSpore raises many kinds
@@ -78,18 +74,17 @@ def train_alone(request: SingleRequest, folder: Path) -> None:
         return {w.name: p.asnumpy() * p.asnumpy().dtype.type(factor) for w, p in zip(weights, parameters, strict=True)}
 
     save_file(arrays(weights), folder / INITIAL)
-    losses, norms = [], []
+    losses = []
     for step in range(plan.recipe.train.steps):
         says(f"step {step + 1} of {plan.recipe.train.steps}")
         fed = [tuple(map(Tensor, inputs)) for inputs in rank_inputs(plan, 0, batches(step))]
         result = parts.step(fed)
         losses.append(result.loss)
-        norms.append(result.grad_norm)
         if step == 0:
             # The first moment after one step is (1 - beta1) times the gradient.
             save_file(arrays(moments, 1 / (1 - plan.recipe.optimizer.beta1)), folder / GRADIENTS)
     save_file(arrays(weights), folder / FINAL)
-    write_json(folder / LOSSES_FILE, {"losses": losses, "grad_norms": norms})
+    write_json(folder / LOSSES_FILE, {"losses": losses})
 
 
 if __name__ == "__main__":

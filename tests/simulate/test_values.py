@@ -11,7 +11,8 @@ from handmade_ranks import RankLines
 from msparallel.errors import RunError
 from msparallel.plan import resolve
 from msparallel.recipe.load import load_recipe
-from msparallel.simulate.simulate import _first_values, _slices
+from msparallel.simulate.execution import first_values, weight_slices
+from msparallel.simulate.truth import Truth
 
 pytestmark = pytest.mark.pure
 LAYOUT = [[2, 2], [0, -1], [2, 3], 0, True, "", [4, 3]]
@@ -31,13 +32,14 @@ def program(tmp_path, layouts, rank=1):
     return replace(found, graphs=tuple(replace(graph, layouts=layouts) for graph in found.graphs))
 
 
-def test_weights_are_cut_and_the_rest_is_zero(tmp_path, plan):
+def test_weights_are_cut_state_is_taken_and_the_rest_is_zero(tmp_path, plan):
     whole = {"w": np.arange(12, dtype=np.float32).reshape(4, 3), "b": np.ones(3, np.float32)}
     ranks = program(tmp_path, {"w": LAYOUT})
-    values = _first_values(ranks, whole, _slices(ranks, plan, whole))
+    truth = Truth(losses=(), initial=whole, gradients={}, final={}, state={"global_step": np.array([3], np.int32)})
+    values = first_values(ranks, truth, weight_slices(ranks, plan.mesh, whole))
     assert values["w"].tolist() == whole["w"][2:].tolist()
     assert values["b"].tolist() == [1, 1, 1]
-    assert not values["adam_m.w"].any() and values["global_step"].dtype == np.int32
+    assert not values["adam_m.w"].any() and values["global_step"].tolist() == [3]
 
 
 @pytest.mark.parametrize(
@@ -54,4 +56,4 @@ def test_a_slice_that_does_not_fit_its_layout_is_refused(tmp_path, plan, layout,
     if layout[1] == [-1, -1]:
         layout = [*layout[:6], [3, 3]]
     with pytest.raises(RunError, match=r"rank 1: w is \[2, 3\] in the graph, but its layout cuts"):
-        _slices(program(tmp_path, {"w": layout}), plan, initial)
+        weight_slices(program(tmp_path, {"w": layout}), plan.mesh, initial)
