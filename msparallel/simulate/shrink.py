@@ -38,7 +38,14 @@ def shrunk(plan: Plan, steps: int) -> tuple[Plan, Changes]:
 
     What the user typed as an override stays. Raises UserError for rules that the result breaks.
     """
+    check_trains(plan)
     return _changed(plan, {**_precision(plan), **_run(plan, steps), **_OPTIMIZER, **_sizes(plan), **_batch(plan)})
+
+
+def check_trains(plan: Plan) -> None:
+    """Raise UserError for a recipe without a training step."""
+    if plan.recipe.train is None:
+        raise UserError(f"{plan.recipe.path}: there is no training step to simulate; the recipe has no `train` section.")
 
 
 def _check_attention(plan: Plan) -> None:
@@ -56,6 +63,7 @@ def _check_attention(plan: Plan) -> None:
 
 def whole(plan: Plan, steps: int) -> tuple[Plan, Changes]:
     """The recipe with its own sizes, text and optimizer, in float32 with plain attention."""
+    check_trains(plan)
     return _changed(plan, {**_precision(plan), **_run(plan, steps)})
 
 

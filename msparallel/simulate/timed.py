@@ -17,11 +17,11 @@ from typing import Any
 from msparallel.compile.dryrun import check_side_files
 from msparallel.compile.rank_report import LARGEST_TENSORS
 from msparallel.compile.ranks import temporary_folder
-from msparallel.errors import UserError
 from msparallel.plan import Plan
 from msparallel.simulate.cost import DeviceCost
 from msparallel.simulate.memory import MemoryCurve, memory_over_time
 from msparallel.simulate.program import RankProgram, compiled_programs
+from msparallel.simulate.shrink import check_trains
 from msparallel.simulate.timeline import Timeline, simulate_step
 
 
@@ -84,8 +84,7 @@ def time_recipe(plan: Plan, *, progress: bool = True) -> Timed:
         UserError: a recipe that does not train.
         RunError: a compilation that failed.
     """
-    if plan.recipe.train is None:
-        raise UserError(f"{plan.recipe.path}: there is no training step in it to simulate: it has no `train` section.")
+    check_trains(plan)
     check_side_files(plan)
     ranks = [plan.mesh.rank(pp=stage) for stage in range(plan.mesh.pp)]
     with temporary_folder() as folder:

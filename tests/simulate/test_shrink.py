@@ -13,6 +13,7 @@ from msparallel.recipe.library import shipped_recipes
 from msparallel.recipe.load import load_recipe
 from msparallel.simulate.data import random_batches
 from msparallel.simulate.shrink import alone, shrunk, whole
+from msparallel.simulate.timed import time_recipe
 from msparallel.train.rank_inputs import rank_inputs
 
 pytestmark = pytest.mark.pure
@@ -82,6 +83,12 @@ def test_what_is_typed_and_does_not_fit_is_refused_with_what_was_changed():
     with pytest.raises(UserError, match="made small for execution: .*model.num_heads=4") as caught:
         shrunk(plan_of("llama2_7b_dp2_tp2_pp2", "model.num_kv_heads=8"), 3)
     assert "model.num_kv_heads" in str(caught.value)
+
+
+@pytest.mark.parametrize("way", [shrunk, whole, lambda plan, steps: time_recipe(plan)])
+def test_a_recipe_that_only_serves_is_refused(way):
+    with pytest.raises(UserError, match="no `train` section"):
+        way(plan_of("qwen3_8b_serve_tp1"), 3)
 
 
 def test_a_search_that_needs_half_precision_is_refused_with_one_that_does_not():
