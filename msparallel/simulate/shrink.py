@@ -45,7 +45,7 @@ def shrunk(plan: Plan, steps: int) -> tuple[Plan, Changes]:
 def check_trains(plan: Plan) -> None:
     """Raise UserError for a recipe without a training step."""
     if plan.recipe.train is None:
-        raise UserError(f"{plan.recipe.path}: there is no training step to simulate; the recipe has no `train` section.")
+        raise UserError(f"{plan.recipe.path}: it has no `train` section, so there is no training step to simulate.")
 
 
 def _check_attention(plan: Plan) -> None:
