@@ -121,8 +121,9 @@ class Chart {
     const { brush } = this, second = 1 / step.unit_s, wide = (view.to - view.from) / (this.width - this.gutter);
     const least = wide * 90 * step.unit_s, power = 10 ** Math.floor(Math.log10(least));
     const tick = power * [1, 2, 5, 10].find((factor) => factor * power >= least);
-    const [unit, scale] = [["s", 1], ["ms", 1e-3]].find(([, one]) => tick >= one * 0.999) || ["µs", 1e-6];
-    const digits = Math.max(0, -Math.floor(Math.log10(tick / scale) + 1e-9));
+    const digitsOf = (scale) => Math.max(0, -Math.floor(Math.log10(tick / scale) + 1e-9));
+    const [unit, scale] = [["s", 1], ["ms", 1e-3]].find(([, one]) => view.to * step.unit_s >= one && digitsOf(one) < 3) || ["µs", 1e-6];
+    const digits = digitsOf(scale);
     brush.font = `11px ${FONT}`;
     brush.textAlign = "left";
     for (let number = Math.ceil((view.from * step.unit_s) / tick); number * tick * second <= view.to; number++) {

@@ -148,7 +148,7 @@ class Labels {
     const { row } = this.lane, style = row.styles[at], letter = PASS_LETTERS[step.spans.passes[style & 3]], micro = row.micro[at];
     const text = micro < 0 ? (letter === "U" ? "U" : "") : `${letter}${micro}`;
     const key = letter === "R" ? `B${micro}` : text; // what is recomputed is part of the backward pass
-    if (!this.run || this.run.key !== key || from - this.run.to > 6) {
+    if (!this.run || this.run.key !== key || from - this.run.to > 10) {
       this.end();
       this.run = { key, from, parts: [], named: false };
     }
@@ -234,13 +234,15 @@ function memoryLanes() {
 function drawMemory(brush, lane, chart) {
   const { curve, most, y, height } = lane, top = (kib) => y + height - (kib / (most * 1.12)) * height;
   brush.beginPath();
-  let from = Math.max(0, firstAbove(curve.times, view.from) - 1), last = y + height;
-  brush.moveTo(chart.x(curve.times[from] || 0), y + height);
-  for (let at = from; at < curve.times.length; at++) {
+  const first = Math.max(0, firstAbove(curve.times, view.from) - 1);
+  let last = y + height;
+  brush.moveTo(chart.x(curve.times[first] || 0), last);
+  for (let at = first; at < curve.times.length && curve.times[at] <= view.to; at++) {
     const x = chart.x(curve.times[at]);
+    let high = curve.kib[at]; // the highest in a pixel's column
+    while (at + 1 < curve.times.length && chart.x(curve.times[at + 1]) - x < 1) high = Math.max(high, curve.kib[++at]);
     brush.lineTo(x, last);
-    brush.lineTo(x, (last = top(curve.kib[at])));
-    if (curve.times[at] > view.to) break;
+    brush.lineTo(x, (last = top(high)));
   }
   brush.lineTo(chart.width + 2, last);
   brush.lineTo(chart.width + 2, y + height);

@@ -93,19 +93,43 @@ class Browser:
         """The one element of an XPath."""
         return self._call("POST", f"{self._session}/element", {"using": "xpath", "value": path})
 
-    def point(self, element: dict[str, str]) -> None:
-        """Move the mouse onto an element."""
+    def point(self, element: dict[str, str], right: int = 0, down: int = 0) -> None:
+        """Move the mouse onto an element: its middle, or so many pixels from it."""
+        self._into_sight(element)
+        self._mouse({"type": "pointerMove", "duration": 0, "x": right, "y": down, "origin": element})
+
+    def drag(self, element: dict[str, str], right: int) -> None:
+        """Take an element at its middle and pull."""
+        self._into_sight(element)
+        self._mouse(
+            {"type": "pointerMove", "duration": 0, "x": 0, "y": 0, "origin": element},
+            {"type": "pointerDown", "button": 0},
+            {"type": "pointerMove", "duration": 0, "x": right, "y": 0, "origin": "pointer"},
+            {"type": "pointerUp", "button": 0},
+        )
+
+    def scroll(self, element: dict[str, str], down: int, right: int = 0) -> None:
+        """Turn the wheel over an element's middle, by pixels."""
+        self._into_sight(element)
+        turn = {"type": "scroll", "duration": 0, "x": 0, "y": 0, "deltaX": right, "deltaY": down, "origin": element}
+        self._act({"type": "wheel", "id": "wheel", "actions": [turn]})
+
+    def _into_sight(self, element: dict[str, str]) -> None:
         self.run("arguments[0].scrollIntoView({block: 'center'})", element)
-        move = {"type": "pointerMove", "duration": 0, "x": 0, "y": 0, "origin": element}
-        mouse = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [move]}
-        self._call("POST", f"{self._session}/actions", {"actions": [mouse]})
+
+    def _mouse(self, *moves: dict[str, Any]) -> None:
+        kind = {"pointerType": "mouse"}
+        self._act({"type": "pointer", "id": "mouse", "parameters": kind, "actions": list(moves)})
+
+    def _act(self, device: dict[str, Any]) -> None:
+        self._call("POST", f"{self._session}/actions", {"actions": [device]})
 
     def click(self, element: dict[str, str]) -> None:
         self._call("POST", f"{self._session}/element/{element[ELEMENT]}/click", {})
 
     def press(self, key: str) -> None:
         actions = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
-        self._call("POST", f"{self._session}/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
+        self._act({"type": "key", "id": "keys", "actions": actions})
 
     def console(self) -> list[str]:
         """Messages of the console since the last call."""
