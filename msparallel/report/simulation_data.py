@@ -27,7 +27,7 @@ from msparallel.simulate.timed import Timed
 
 MOST_RANKS = 8
 """More are not drawn at first: one of each stage is."""
-MOST_TENSORS = 8
+MOST_TENSORS = 5
 """Gradients and weights that are told by name."""
 
 

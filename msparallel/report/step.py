@@ -22,14 +22,17 @@ optimizer, and a training cell's own lines."""
 
 
 def pass_of(span: Span) -> Pass:
-    """By the marks that MindSpore's passes leave in a scope. Adding up a micro-batch's gradients is backward."""
+    """By the marks that MindSpore's passes leave in a scope. What has no cell but a micro-batch are messages and copies
+    of the forward pass, or adds up a micro-batch's gradients."""
     if span.path.startswith("gradient of "):
         return "backward"
     if span.path.startswith("recomputed "):
         return "recompute"
-    if span.path.partition(".")[0] in UPDATE_CELLS:
-        return "update" if span.micro is None else "backward"
-    return "forward"
+    if span.path.partition(".")[0] not in UPDATE_CELLS:
+        return "forward"
+    if span.micro is None:
+        return "update"
+    return "backward" if span.op.startswith("Assign") else "forward"
 
 
 def micro_batch_count(timeline: Timeline) -> int:

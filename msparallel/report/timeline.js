@@ -2,7 +2,8 @@
 // Rows are drawn from arrays in the order of time; what is narrower than a pixel is drawn a column at a time, so that what
 // is drawn depends on the pixels, not on the number of spans.
 const PASS_LETTERS = { forward: "F", backward: "B", recompute: "R", update: "U" };
-const HEIGHTS = { compute: 22, collective: 14, pipeline: 14 }, MEMORY_HEIGHT = 62;
+const FEW = 4; // ranks that have room for high rows
+const HEIGHTS = { compute: [22, 34], collective: [14, 20], pipeline: [14, 16] }, MEMORY_HEIGHTS = [62, 96];
 
 // One row of the document as arrays that can be searched.
 function readRow(row) {
@@ -34,6 +35,7 @@ const curves = new Map(step ? step.memory.ranks.map((curve) => {
   return [curve.rank, { ...curve, times: curve.after.map((after) => (now += after)) }];
 }) : []);
 const shown = new Set(step ? step.ranks.filter((one) => one.shown).map((one) => one.rank) : []);
+const few = () => Number(shown.size <= FEW);
 let selected = null; // {row, at}
 
 function laneLabel(brush, lane, chart, left, right) {
@@ -52,7 +54,7 @@ const place = (rank) => step.ranks.find((one) => one.rank === rank).at;
 
 function spanLanes() {
   return rows.filter((row) => shown.has(row.rank)).map((row) => ({
-    rank: row.rank, row, height: HEIGHTS[row.stream], draw: drawRow,
+    rank: row.rank, row, height: HEIGHTS[row.stream][few()], draw: drawRow,
     label(brush, lane, chart) {
       const second = !lane.first && chart.lanes[chart.lanes.indexOf(lane) - 1].first, narrow = chart.gutter < 120;
       laneLabel(brush, lane, chart, lane.first ? { text: `rank ${lane.rank}`, bold: true } : { text: second && !narrow ? place(lane.rank) : "" },
@@ -140,13 +142,14 @@ function fill(brush, style, x, y, width, height) {
 class Labels {
   constructor(brush, lane, chart) {
     Object.assign(this, { brush, lane, chart, run: null, waiting: [] });
-    brush.font = `${lane.height > 16 ? 11 : 9.5}px ${FONT}`;
+    brush.font = `600 ${lane.height > 30 ? 12 : lane.height > 16 ? 11 : 9.5}px ${FONT}`;
     brush.textAlign = "left";
   }
 
   add(at, from, to) {
     const { row } = this.lane, style = row.styles[at], letter = PASS_LETTERS[step.spans.passes[style & 3]], micro = row.micro[at];
-    const text = micro < 0 ? (letter === "U" ? "U" : "") : `${letter}${micro}`;
+    const text = micro < 0 ? letter : `${letter}${micro}`;
+    if (micro < 0 && letter !== "U") return; // stands between the operators of a micro-batch, and does not part them
     const key = letter === "R" ? `B${micro}` : text; // what is recomputed is part of the backward pass
     if (!this.run || this.run.key !== key || from - this.run.to > 10) {
       this.end();
@@ -156,13 +159,13 @@ class Labels {
     run.to = to;
     if (last && last.text === text) last.to = to;
     else run.parts.push({ text, style, from, to });
-    if (to - from >= 40 && this.write(`${text} ${step.spans.ops[step.spans.kinds[row.kind[at]][0]]}`.trim(), style, from, to, 5)) run.named = true;
+    if (to - from >= 40 && this.write(`${text} ${opOf(row, at)}`, style, from, to, 5)) run.named = true;
   }
 
   end() {
     const { run } = this;
     this.run = null;
-    if (!run || !run.key || run.named) return;
+    if (!run || run.named) return;
     const written = run.parts.filter((part) => this.write(part.text, part.style, part.from, part.to));
     if (!written.length) this.write(run.key, run.parts[0].style, run.from, run.to);
   }
@@ -171,16 +174,18 @@ class Labels {
   write(text, style, from, to, margin) {
     const left = Math.max(from, this.chart.gutter), right = Math.min(to, this.chart.width), { width } = this.brush.measureText(text);
     if (right - left < width + 8) return false;
-    this.waiting.push({ text, style, width, x: margin ? left + margin : (left + right - width) / 2 });
+    this.waiting.push({ text, style, x: margin ? left + margin : (left + right - width) / 2 });
     return true;
   }
 
   draw() {
     this.end();
     const { y, height } = this.lane;
-    for (const { text, style, x, width } of this.waiting) {
-      this.brush.fillStyle = paints.colors[style >> 2];
-      this.brush.fillRect(x - 3, y + 2, width + 6, height - 4);
+    this.brush.lineWidth = 4;
+    this.brush.lineJoin = "round";
+    for (const { text, style, x } of this.waiting) {
+      this.brush.strokeStyle = paints.colors[style >> 2];
+      this.brush.strokeText(text, x, y + height / 2 + 0.5);
       this.brush.fillStyle = paints.on;
       this.brush.fillText(text, x, y + height / 2 + 0.5);
     }
@@ -207,6 +212,8 @@ function outline(brush, lane, chart) {
   brush.setLineDash([]);
 }
 
+const opOf = (row, at) => step.spans.ops[step.spans.kinds[row.kind[at]][0]];
+
 function messageOf(row, at) {
   const message = step.spans.kinds[row.kind[at]][3];
   return message < 0 ? null : step.spans.messages[message];
@@ -215,7 +222,7 @@ function messageOf(row, at) {
 function memoryLanes() {
   const most = Math.max(1, ...[...shown].map((rank) => curves.get(rank).peak_kib));
   return [...shown].sort((a, b) => a - b).map((rank) => ({
-    rank, curve: curves.get(rank), most, height: MEMORY_HEIGHT, draw: drawMemory,
+    rank, curve: curves.get(rank), most, height: MEMORY_HEIGHTS[few()], draw: drawMemory,
     label(brush, lane, chart) {
       const { curve } = lane, text = bytesText(curve.peak_kib * 1024);
       brush.textAlign = "left";

@@ -121,20 +121,22 @@ def test_one_rank_of_each_stage_where_there_are_many():
 
 
 @pytest.mark.parametrize(
-    ("path", "micro", "expected"),
+    ("path", "micro", "op", "expected"),
     [
-        ("network.layers.0.mlp", 3, "forward"),
-        ("gradient of network.layers.0.mlp", 3, "backward"),
-        ("gradient of Grad_Mirror", None, "backward"),
-        ("recomputed network.layers.0.mlp", 3, "recompute"),
-        ("update.optimizer", None, "update"),
-        ("optimizer", None, "update"),
-        ("", None, "update"),
-        ("", 3, "backward"),
+        ("network.layers.0.mlp", 3, "MatMul", "forward"),
+        ("gradient of network.layers.0.mlp", 3, "MatMul", "backward"),
+        ("gradient of Grad_Mirror", None, "AllReduce", "backward"),
+        ("recomputed network.layers.0.mlp", 3, "MatMul", "recompute"),
+        ("update.optimizer", None, "AdamWeightDecay", "update"),
+        ("optimizer", None, "AdamWeightDecay", "update"),
+        ("", None, "Assign", "update"),
+        ("", 3, "AssignAdd", "backward"),
+        ("", 3, "TensorMove", "forward"),
+        ("", 3, "Send", "forward"),
     ],
 )
-def test_the_pass_of_an_operator(path, micro, expected):
-    assert pass_of(operator(path, micro)) == expected
+def test_the_pass_of_an_operator(path, micro, op, expected):
+    assert pass_of(operator(path, micro, op=op)) == expected
 
 
 def test_the_only_micro_batch_of_a_step_is_the_first():
