@@ -13,7 +13,6 @@ from msparallel.plan import Plan, resolve
 from msparallel.planner.shards import accumulates, predict_shards, state_bytes
 from msparallel.recipe.load import load_recipe
 
-
 RECIPE = "llama2_7b_dp2_tp2_pp2"
 _SHORT = ["train.seq_length=32", "train.micro_batch_size=1", "model.num_heads=8"]
 _EVEN = ["model.num_kv_heads=8", "model.head_dim=8", "model.vocab_size=256", "model.hidden_size=64"]
