@@ -109,17 +109,21 @@ def check_target(path: str, kind: Kind) -> None:
 
 
 def write_page(path: str, kind: Kind, document: dict[str, Any]) -> None:
-    """Write the page of a document, over an older one of its kind if need be.
+    """Write the page of a document, whole or not at all, over an older one of its kind if need be.
 
     Raises:
         RunError: the file cannot be written, or another one is there.
     """
     check_target(path, kind)
     text = page_html(kind, document)
+    target = Path(path).resolve()  # a link stays one
+    partial = target.with_name(f".{target.name}.partial")
     try:
         # A path that is no UTF-8 reaches the text as half a character.
-        Path(path).write_text(text, encoding="utf-8", errors="replace")
+        partial.write_text(text, encoding="utf-8", errors="replace")
+        partial.replace(target)
     except OSError as error:
+        partial.unlink(missing_ok=True)
         raise _cannot(path, error) from None
 
 

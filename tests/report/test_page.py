@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from report.searched_job import searched_job
@@ -188,3 +190,19 @@ def test_a_search_in_json():
     refused = searched_job(refused="No such cut.").to_json()
     assert refused["search"]["refused"] == "No such cut." and refused["search"]["by_hand"] is None
     assert {row["by_hand"] for row in refused["searched"]} == {None}
+
+
+def test_a_disk_that_fills_leaves_the_older_page(tmp_path, monkeypatch):
+    target = tmp_path / "report.html"
+    write_page(str(target), DRY_RUN, dryrun_data(small_job()))
+    older = target.read_bytes()
+
+    def half(self, text, **how):
+        with open(self, "w") as file:
+            file.write(text[: len(text) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(RunError, match="No space left on device"):
+        write_page(str(target), DRY_RUN, dryrun_data(small_job()))
+    assert target.read_bytes() == older and list(tmp_path.iterdir()) == [target]
