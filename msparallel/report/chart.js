@@ -63,7 +63,7 @@ class Chart {
     this.canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     this.canvas.addEventListener("pointerdown", (event) => this.down(event));
     this.canvas.addEventListener("pointermove", (event) => this.move(event));
-    this.canvas.addEventListener("pointerup", () => { this.drag = null; });
+    for (const end of ["pointerup", "pointercancel"]) this.canvas.addEventListener(end, () => { this.drag = null; });
     this.canvas.addEventListener("pointerleave", () => { pointer = null; redraw(); });
     this.canvas.addEventListener("dblclick", showWhole);
     this.canvas.addEventListener("keydown", keyPressed);
