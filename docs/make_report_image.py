@@ -20,7 +20,7 @@ from msparallel.report.page import DRY_RUN, SIMULATION
 
 IMAGES = Path(__file__).with_name("images")
 WIDTH = 1480
-PICTURES = {DRY_RUN: ("dryrun_report.png", 1218), SIMULATION: ("simulation_report.png", 1700)}
+PICTURES = {DRY_RUN: ("dryrun_report.png", 1218), SIMULATION: ("simulation_report.png", 1690)}
 """File and height of the picture of each kind of page."""
 
 

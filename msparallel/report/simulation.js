@@ -181,8 +181,8 @@ function choose(row, at) {
   redraw();
 }
 
-const SHARE_CLASSES = ["computes", "waits", "waits two", "waits three"];
-const shareClass = (at, count) => (at === 0 ? SHARE_CLASSES[0] : at === count - 1 ? "bubble" : SHARE_CLASSES[Math.min(at, 3)]);
+const SHARE_CLASSES = ["computes", "waits", "waits two", "waits three", "waits four"];
+const shareClass = (at, count) => (at === 0 ? SHARE_CLASSES[0] : at === count - 1 ? "bubble" : SHARE_CLASSES[Math.min(at, SHARE_CLASSES.length - 1)]);
 
 function drawShares() {
   const { columns, rows: ranks } = step.shares, classes = columns.map((_, at) => shareClass(at, columns.length));
