@@ -113,11 +113,11 @@ CASES: dict[str, list[Case]] = {
     "Log": POSITIVE,
     "Sqrt": POSITIVE,
     "Rsqrt": POSITIVE,
-    **dict.fromkeys(("RsqrtGrad", "SqrtGrad"), [case(above_0(3, 4), f32(3, 4)), case(above_0(5), f32(5))]),
+    "RsqrtGrad": [case(above_0(3, 4), f32(3, 4)), case(above_0(5), f32(5))],
     "Sin": FLOATS,
     "Cos": FLOATS,
-    **dict.fromkeys(("Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual"), COMPARED),
-    **dict.fromkeys(("LogicalOr", "LogicalAnd"), [case(bits(3, 4), bits(3, 4)), case(bits(3, 4), bits(4))]),
+    **dict.fromkeys(("Equal", "NotEqual", "Greater", "GreaterEqual", "Less"), COMPARED),
+    "LogicalOr": [case(bits(3, 4), bits(3, 4)), case(bits(3, 4), bits(4))],
     "LogicalNot": [case(bits(3, 4)), case(bits())],
     "IsFinite": [case(np.array([1, np.inf, -np.inf, np.nan], np.float32)), case(np.array([1, np.inf], np.float16))],
     "Select": [
@@ -156,7 +156,7 @@ CASES: dict[str, list[Case]] = {
     ],
     "ReduceMean": [case(x, dims, keep) for x, dims in REDUCED for keep in (True, False)],
     "MeanExt": [case(x, dims or None, keep, None) for x, dims in REDUCED for keep in (True, False)],
-    **dict.fromkeys(("ReduceMax", "ReduceMin"), [case(x, dims, keep) for x, dims in REDUCED for keep in (True, False)]),
+    "ReduceMax": [case(x, dims, keep) for x, dims in REDUCED for keep in (True, False)],
     "CumSum": [
         case(x, along, *how)
         for x, along in ((f32(2, 5, 3), 1), (f32(6), -1), (whole(-9, 9, 4, 3), 0))
@@ -180,17 +180,14 @@ CASES: dict[str, list[Case]] = {
     "Reshape": [case(f32(3, 4), [2, 6]), case(f32(3, 4), [-1]), case(f32(1), []), case(whole(0, 9, 4, 3), [2, -1, 2])],
     "Transpose": [case(f32(2, 3, 4), [2, 0, 1]), case(f32(3, 4), [1, 0]), case(f32(2, 3, 4, 5), [0, 2, 1, -1])],
     "ExpandDims": [case(f32(3, 4), place) for place in (0, 1, -1, -2)] + [case(f32(), 0)],
-    "Squeeze": [case(f32(1, 3, 1), [0]), case(f32(1, 3, 1), [0, -1]), case(f32(1, 3, 1), [])],
     "Concat": [
         case((f32(2, 3), f32(2, 3)), 0),
         case((f32(2, 3), f32(2, 1)), -1),
         case((whole(0, 9, 2, 1, 3), whole(0, 9, 2, 2, 3)), 1),
     ],
-    "Stack": [case((f32(2, 3), f32(2, 3)), axis=0), case((f32(2, 3), f32(2, 3)), axis=-1)],
     "Split": [case(f32(4, 6), 1, 3), case(f32(4, 6), -2, 2)],
     "SplitWithSize": [case(f32(4, 6), [1, 2, 3], 1), case(f32(4, 6), [3, 1], 0)],
     "Tile": [case(f32(3, 4), [2, 1]), case(f32(3), [2, 3]), case(f32(3, 1), [1, 5]), case(whole(0, 9, 2), [4])],
-    "BroadcastTo": [case(f32(3, 1), [3, 4]), case(f32(3, 1), [2, -1, 4]), case(f32(1), [5])],
     "StridedSlice": [
         case(f32(4, 6), [0, 0], [2, 6], [1, 1], *MASKS),
         case(f32(4, 6), [1, 1], [4, 6], [2, 3], *MASKS),
@@ -223,16 +220,6 @@ CASES: dict[str, list[Case]] = {
         case(f32(3, 4), 1, whole(0, 4, 3, 2)),
         case(f32(3, 4), 0, whole(-3, 3, 2, 4)),
         case(f32(2, 3, 5), -1, whole(0, 5, 2, 3, 4, dtype=np.int64)),
-    ],
-    "GatherDGradV2": [
-        case(f32(3, 4), 1, whole(0, 4, 3, 6)[:, :4], f32(3, 4)),
-        case(f32(5, 4), 0, whole(0, 5, 3, 4), f32(3, 4)),
-        case(f32(2, 3, 5), -1, whole(0, 5, 2, 3, 2), f32(2, 3, 2)),
-    ],
-    "GatherNd": [
-        case(f32(4, 3), whole(0, 4, 5, 1)),
-        case(f32(4, 3), whole(0, 3, 5, 2)),
-        case(f32(4, 3, 2), whole(0, 3, 2, 2, 2)),
     ],
     "ScatterNd": [
         case(whole(0, 4, 6, 1), f32(6, 3), (4, 3)),
@@ -272,7 +259,6 @@ CASES: dict[str, list[Case]] = {
     ],
     # activations
     "ReLU": [*FLOATS, case(whole(-5, 5, 7))],
-    "ReluGrad": [case(f32(3, 4), np.maximum(f32(3, 4), 0)), case(f32(5), f32(5))],
     "Sigmoid": [*FLOATS, case(f32(9, scale=60))],
     "SigmoidGrad": [case(np.clip(above_0(n, 4), 0, 1), f32(n, 4)) for n in (1, 3)],
     "SiLU": [*FLOATS, case(f32(9, scale=60))],

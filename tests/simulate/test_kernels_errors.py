@@ -35,7 +35,6 @@ def i64(*values: int) -> np.ndarray:
         ("Gather", (f32(2, 5), i32(5, 0).reshape(2, 1), 1, 1), r"index 5 is outside \[0, 5\)"),
         ("GatherD", (f32(2, 3), 1, i32(3, 0).reshape(2, 1)), r"index 3 is outside \[0, 3\)"),
         ("GatherD", (f32(2, 3), 1, i32(-4, 0).reshape(2, 1)), r"index -1 is outside \[0, 3\)"),
-        ("GatherNd", (f32(2, 3), i32(0, 3).reshape(1, 2)), r"index of dim 1 3 is outside \[0, 3\)"),
         ("Embedding", (i32(5), f32(5, 3), None, None, 2.0, False), r"index 5 is outside"),
         ("EmbeddingDenseBackward", (f32(1, 3), i32(-1), 5, None, False), r"index -1 is outside"),
         ("ScatterNd", (i32(0, -1).reshape(2, 1), f32(2, 3), (4, 3)), r"index of dim 0 -1 is outside \[0, 4\)"),
@@ -173,7 +172,7 @@ def test_what_is_not_computed(op, inputs, attributes, told):
 
 @pytest.mark.parametrize("op", ["FloorDiv", "FloorMod"])
 def test_whole_numbers_over_0(op):
-    with pytest.raises(ZeroDivisionError, match=f"{op}: 1 of 2 divisors are 0"):
+    with pytest.raises(UnsupportedCall, match=f"{op}: 1 of 2 divisors are 0"):
         run(op, i32(1, 2), i32(0, 1))
 
 

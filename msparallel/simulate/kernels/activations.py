@@ -40,13 +40,6 @@ def silu_grad(call: Call) -> np.ndarray:
     return (wide(dy) * gate * (one + values * (one - gate))).astype(x.dtype, copy=False)
 
 
-def relu_grad(call: Call) -> np.ndarray:
-    """(dy, y) -> dy where y is above 0."""
-    dy, y = tensor(call, 0), tensor(call, 1)
-    same_dtype(call, dy, y)
-    return np.where(y > 0, dy, dy.dtype.type(0))
-
-
 def sigmoid(call: Call) -> np.ndarray:
     """1 / (1 + exp(-x))."""
     x = float_tensor(call, 0)
@@ -92,7 +85,6 @@ def _gelu_tanh(x: np.ndarray) -> np.ndarray:
 
 KERNELS: dict[str, Kernel] = {
     "ReLU": relu,
-    "ReluGrad": relu_grad,
     "Sigmoid": sigmoid,
     "SigmoidGrad": sigmoid_grad,
     "SiLU": silu,

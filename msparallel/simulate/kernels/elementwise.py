@@ -118,13 +118,13 @@ def _logical(combine: Callable[..., np.ndarray], inputs: int = 2) -> Kernel:
 
 
 def floor_div(call: Call) -> np.ndarray:
-    """The largest whole number not above x / y. Raises ZeroDivisionError for whole numbers over 0."""
+    """The largest whole number not above x / y. Raises UnsupportedCall for whole numbers over 0."""
     x, y = _divided(call)
     return np.floor(x / y) if x.dtype.kind == "f" else exact(call, np.floor_divide, x, y)
 
 
 def floor_mod(call: Call) -> np.ndarray:
-    """x - floor(x / y) * y, with the sign of y. Raises ZeroDivisionError for whole numbers over 0."""
+    """x - floor(x / y) * y, with the sign of y. Raises UnsupportedCall for whole numbers over 0."""
     x, y = _divided(call)
     return np.mod(x, y)
 
@@ -133,7 +133,9 @@ def _divided(call: Call) -> tuple[np.ndarray, np.ndarray]:
     x, y = tensor(call, 0), tensor(call, 1)
     same_dtype(call, x, y)
     if x.dtype.kind in "iu" and np.any(y == 0):
-        raise ZeroDivisionError(f"{call.op}: {np.count_nonzero(y == 0)} of {y.size} divisors are 0")
+        raise unsupported(
+            call, f"{np.count_nonzero(y == 0)} of {y.size} divisors are 0, and whole numbers have no infinity"
+        )
     return x, y
 
 
@@ -234,13 +236,6 @@ def rsqrt_grad(call: Call) -> np.ndarray:
     return y.dtype.type(-0.5) * dy * (y * y * y)
 
 
-def sqrt_grad(call: Call) -> np.ndarray:
-    """(y, dy) -> dx for y = sqrt(x)."""
-    y, dy = float_tensor(call, 0), float_tensor(call, 1)
-    same_dtype(call, y, dy)
-    return dy * y.dtype.type(0.5) / y
-
-
 def _rsqrt(x: np.ndarray) -> np.ndarray:
     return x.dtype.type(1) / np.sqrt(x)
 
@@ -270,7 +265,6 @@ KERNELS: dict[str, Kernel] = {
     "Expm1": _floats(np.expm1),
     "Log": log,
     "Sqrt": _floats(np.sqrt),
-    "SqrtGrad": sqrt_grad,
     "Rsqrt": _floats(_rsqrt),
     "RsqrtGrad": rsqrt_grad,
     "Sin": _floats(np.sin),
@@ -280,9 +274,7 @@ KERNELS: dict[str, Kernel] = {
     "Greater": _compared(np.greater),
     "GreaterEqual": _compared(np.greater_equal),
     "Less": _compared(np.less),
-    "LessEqual": _compared(np.less_equal),
     "LogicalOr": _logical(np.logical_or),
-    "LogicalAnd": _logical(np.logical_and),
     "LogicalNot": _logical(np.logical_not, 1),
     "IsFinite": _floats(np.isfinite),
     "Select": select,

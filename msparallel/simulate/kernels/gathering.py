@@ -50,18 +50,6 @@ def gather_elements(call: Call) -> np.ndarray:
     return np.take_along_axis(x, places, along)
 
 
-def gather_elements_grad(call: Call) -> np.ndarray:
-    """(x, dim, indices, dy): dy added where gather_elements took it from."""
-    x, dy = tensor(call, 0), tensor(call, 3)
-    along, places = _element_places(call, 1, 2, x.shape)
-    if dy.shape != places.shape:
-        raise unsupported(call, f"indices {places.shape} and gradient {dy.shape} must have one shape")
-    grid = list(np.ogrid[tuple(map(slice, places.shape))])
-    grid[along] = places
-    flat = np.ravel_multi_index(np.broadcast_arrays(*grid), x.shape)
-    return added(call, dy.reshape(-1, 1), flat.ravel(), x.size).reshape(x.shape)
-
-
 def _element_places(call: Call, dim_place: int, place: int, shape: tuple[int, ...]) -> tuple[int, np.ndarray]:
     """The dim, and indices of elements along it, counted from the front."""
     along, indices = dim(call, dim_place, len(shape)), index_tensor(call, place)
@@ -143,12 +131,6 @@ def added(call: Call, rows: np.ndarray, places: np.ndarray, count: int) -> np.nd
     return result.astype(rows.dtype, copy=False) if rows.dtype.kind == "f" else in_dtype(call, result, rows.dtype)
 
 
-def gather_nd(call: Call) -> np.ndarray:
-    """(x, indices): the last dim of indices holds places in the first dims of x."""
-    x, indices = tensor(call, 0), index_tensor(call, 1)
-    return x[_points(call, indices, x.shape)]
-
-
 def scatter_nd(call: Call) -> np.ndarray:
     """(indices, updates, shape): updates added to zeros where gather_nd would read them."""
     indices, updates, shape = index_tensor(call, 0), tensor(call, 1), integers(call, 2)
@@ -173,8 +155,6 @@ def _points(call: Call, indices: np.ndarray, shape: tuple[int, ...]) -> tuple[np
 KERNELS: dict[str, Kernel] = {
     "Gather": gather,
     "GatherD": gather_elements,
-    "GatherDGradV2": gather_elements_grad,
-    "GatherNd": gather_nd,
     "ScatterNd": scatter_nd,
     "Embedding": embedding,
     "EmbeddingDenseBackward": embedding_grad,

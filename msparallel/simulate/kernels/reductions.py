@@ -120,7 +120,6 @@ KERNELS: dict[str, Kernel] = {
     "ReduceMean": reduce_mean,
     "MeanExt": mean_ext,
     "ReduceMax": _extreme(np.max),
-    "ReduceMin": _extreme(np.min),
     "ReduceAll": reduce_all,
     "CumSum": cum_sum,
 }

@@ -36,27 +36,10 @@ def expand_dims(call: Call) -> np.ndarray:
     return np.expand_dims(x, dim(call, 1, x.ndim + 1))
 
 
-def squeeze(call: Call) -> np.ndarray:
-    """(x, dims of length 1 that go)."""
-    x = tensor(call, 0)
-    ones = tuple(place for place, length in enumerate(x.shape) if length == 1)
-    gone = dims(call, 1, x.ndim) if np.size(call.inputs[1]) else ones
-    if any(x.shape[place] != 1 for place in gone):
-        raise unsupported(call, f"dims {gone} of {x.shape} are not all of length 1")
-    return np.squeeze(x, gone)
-
-
 def concat(call: Call) -> np.ndarray:
     """(tensors, dim)."""
     values = tensor_list(call, 0)
     return np.concatenate(values, dim(call, 1, values[0].ndim))
-
-
-def stack(call: Call) -> np.ndarray:
-    """(tensors, the place of the new dim)."""
-    values = tensor_list(call, 0)
-    place = integer(call, 1) if len(call.inputs) > 1 else call.attributes["axis"]
-    return np.stack(values, place)
 
 
 def split(call: Call) -> tuple[np.ndarray, ...]:
@@ -83,16 +66,6 @@ def tile(call: Call) -> np.ndarray:
     if len(times) < x.ndim or min(times, default=1) < 1:
         raise unsupported(call, f"{times} must have a number of at least 1 for each of the {x.ndim} dims")
     return np.tile(x, times)
-
-
-def broadcast_to(call: Call) -> np.ndarray:
-    """(x, shape); -1 keeps the length of a dim, counted from the back."""
-    x, shape = tensor(call, 0), integers(call, 1)
-    before = len(shape) - x.ndim
-    if any(length == -1 and place < before for place, length in enumerate(shape)):
-        raise unsupported(call, f"shape {shape}: a new dim has no length that -1 could keep")
-    whole = tuple(x.shape[place - before] if length == -1 else length for place, length in enumerate(shape))
-    return np.broadcast_to(x, whole)
 
 
 def strided_slice(call: Call) -> np.ndarray:
@@ -141,13 +114,10 @@ KERNELS: dict[str, Kernel] = {
     "Reshape": reshape,
     "Transpose": transpose,
     "ExpandDims": expand_dims,
-    "Squeeze": squeeze,
     "Concat": concat,
-    "Stack": stack,
     "Split": split,
     "SplitWithSize": split_with_size,
     "Tile": tile,
-    "BroadcastTo": broadcast_to,
     "StridedSlice": strided_slice,
     "StridedSliceGrad": strided_slice_grad,
 }
