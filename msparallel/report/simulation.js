@@ -146,7 +146,7 @@ function tellMemory(curve, time) {
   byId("details").replaceChildren(
     make("p", {}, make("b", {}, `${bytesText(curve.kib[at] * 1024)} alive`), ` on rank ${curve.rank} ${place(curve.rank)}`),
     make("dl", {}, item("at", secondsText(time * step.unit_s)), item("peak", `${peak.text} at ${peak.at_text}`),
-      item("largest there", peak.tensors.slice(0, 3).map((one) => `${one.bytes_text} ${one.op} ${one.cell}`).join("; "))));
+      item("largest there", peak.tensors.slice(0, 3).map(tensorWords).join("; "))));
 }
 
 function keyPressed(event) {

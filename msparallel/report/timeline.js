@@ -288,7 +288,9 @@ function drawMemory(brush, lane, chart) {
 
 const peakOf = (rank) => step.peaks.find((one) => one.rank === rank);
 
+const tensorWords = (kind) => `${kind.bytes_text} ${kind.count > 1 ? `${kind.count} x ` : ""}${kind.op} ${kind.cell}`;
+
 function peakWords(rank) {
   const [first] = peakOf(rank).tensors;
-  return first ? `largest: ${first.bytes_text} ${first.op} ${first.cell}` : "";
+  return first ? `largest: ${tensorWords(first)}` : "";
 }
