@@ -146,5 +146,5 @@ def yaml_float(value: float) -> str:
     >>> yaml_float(3e-05)
     '3.0e-05'
     """
-    text = repr(value)
+    text = repr(value).replace("inf", ".inf").replace("nan", ".nan")
     return text if "e" not in text or "." in text else text.replace("e", ".0e")

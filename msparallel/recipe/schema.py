@@ -13,7 +13,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+MOST_WIDTH, MOST_ROWS = 1_000_000, 100_000_000
+"""Limits of a tensor's dims: features, heads and samples; tokens. What is beyond is a slip, and no tensor holds it."""
+
 Count = Annotated[int, Field(ge=1)]
+Width = Annotated[int, Field(ge=1, le=MOST_WIDTH)]
+Rows = Annotated[int, Field(ge=1, le=MOST_ROWS)]
 Layers = Annotated[int, Field(ge=1, le=10_000)]
 Machines = Annotated[int, Field(ge=1, le=65_536)]
 Degree = Annotated[int, Field(ge=1, le=65_536)] | Literal["auto"]
@@ -39,23 +44,23 @@ class Model(Section):
     """Published shape to start from; `msparallel ls --presets` lists them."""
     num_layers: Layers | None = None
     """Transformer layers."""
-    hidden_size: Count | None = None
+    hidden_size: Width | None = None
     """Width of the residual stream."""
-    num_heads: Count | None = None
+    num_heads: Width | None = None
     """Query heads."""
-    num_kv_heads: Count | None = None
+    num_kv_heads: Width | None = None
     """Key and value heads (grouped-query attention). Left out: as many as num_heads."""
-    head_dim: Count | None = None
+    head_dim: Width | None = None
     """Width of one head. Left out: hidden_size / num_heads."""
-    ffn_size: Count | None = None
+    ffn_size: Width | None = None
     """Hidden width of the feed-forward layer."""
-    vocab_size: Count | None = None
+    vocab_size: Rows | None = None
     """Tokens the tokenizer knows."""
-    vocab_multiple: Count | None = None
+    vocab_multiple: Width | None = None
     """The embedding's rows are padded to a multiple of this, so that model_parallel can cut them; never exported."""
     position: Literal["rope", "learned"] | None = None
     """Rotary positions, or a learned table (GPT-2)."""
-    max_positions: Count | None = None
+    max_positions: Rows | None = None
     """Longest sequence that positions exist for."""
     rope_theta: Positive | None = None
     """Base of the rotary frequencies."""
@@ -77,9 +82,9 @@ class Model(Section):
     """LM head and token embedding are one matrix. Not with pipeline_stages > 1."""
     num_experts: Annotated[int, Field(ge=0, le=10_000)] | None = None
     """Experts of each layer; 0 is a dense model."""
-    experts_per_token: Count | None = None
+    experts_per_token: Width | None = None
     """Experts that each token visits."""
-    expert_ffn_size: Count | None = None
+    expert_ffn_size: Width | None = None
     """Hidden width of one expert."""
     expert_capacity_factor: NotNegative | None = None
     """0: dropless. Otherwise an expert takes at most ceil(factor x seq_length x experts_per_token / num_experts)
@@ -118,7 +123,7 @@ class Parallel(Section):
     """Experts are cut over this many of the data x context x model parallel devices of a stage."""
     vocab_parallel: bool = True
     """Embedding and LM head are cut along the vocabulary over model_parallel."""
-    micro_batch_num: Count | None = None
+    micro_batch_num: Width | None = None
     """Micro-batches of one step with a pipeline, gradient accumulation steps without. Left out: global_batch_size /
     (data_parallel x micro_batch_size)."""
     pipeline_schedule: Literal["gpipe", "1f1b"] | None = None
@@ -192,13 +197,13 @@ class Data(Section):
 class Train(Section):
     """The training run. global_batch_size = data_parallel x micro_batch_size x micro_batch_num."""
 
-    global_batch_size: Count | None = None
+    global_batch_size: Rows | None = None
     """Sequences of one optimizer step, over all devices. Left out: data_parallel x micro_batch_size x
     micro_batch_num."""
-    micro_batch_size: Count | None = None
+    micro_batch_size: Width | None = None
     """Sequences that one data-parallel replica takes at a time. Left out: global_batch_size / (data_parallel x
     micro_batch_num)."""
-    seq_length: Count = 1024
+    seq_length: Rows = 1024
     """Tokens of a sequence."""
     steps: Count = 1000
     """Optimizer steps."""

@@ -60,7 +60,7 @@ def _check_section(section: str, keys: dict[str, Written], source: Source, file:
     for key in keys:
         if key not in fields:
             _unknown_key(section, key, source, file)
-    bad = _misfits(section, {key: written.value for key, written in known.items()})
+    bad = misfits(section, {key: written.value for key, written in known.items()})
     for key in sorted(bad & known.keys()):
         name, written = f"{section}.{key}", known[key]
         told, mended = _explain(section, key, written)
@@ -98,7 +98,7 @@ def missing_problem(name: str, file: str, line: int | None) -> Problem:
     return Problem(key=name, value=None, rule=rule, message=message, file=file, line=line)
 
 
-def _misfits(section: str, values: dict[str, Any]) -> set[str]:
+def misfits(section: str, values: dict[str, Any]) -> set[str]:
     """Keys whose value the schema refuses, or misses."""
     try:
         SECTIONS[section].model_validate(values)
@@ -216,7 +216,7 @@ def _readable(text: str) -> str:
 def _fits(section: str, key: str, text: str) -> bool:
     """Whether a value, as typed on a command line, is one that the key takes."""
     written, problems = read_scalar(text, f"{section}.{key}", "")
-    return not problems and written is not None and key not in _misfits(section, {key: written.value})
+    return not problems and written is not None and key not in misfits(section, {key: written.value})
 
 
 @cache

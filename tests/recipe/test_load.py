@@ -12,6 +12,7 @@ from msparallel.errors import Problem, RecipeError
 from msparallel.mesh import Mesh
 from msparallel.recipe.library import shipped_recipes, summary
 from msparallel.recipe.load import load_recipe, load_text
+from msparallel.recipe.schema import SECTIONS
 
 pytestmark = pytest.mark.pure
 
@@ -354,6 +355,19 @@ def test_counts_that_become_lists_are_bounded(key: str, limit: int) -> None:
     for number in (limit + 1, 10**11, 10**30):
         told = next(problem for problem in problems(GOOD, f"{key}={number}") if problem.key == key)
         assert told.rule == "wrong_type" and f"to {limit}" in told.message
+
+
+SIZES = [(section, key) for section, cls in SECTIONS.items()
+         for key, field in cls.model_json_schema()["properties"].items()
+         if any(part.get("type") == "integer" for part in field.get("anyOf", [field]))
+         and (section == "model" or key.endswith(("batch_size", "batch_num", "seq_length")))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("section", "key"), SIZES)
+def test_no_size_of_a_tensor_goes_beyond_what_any_tensor_holds(section: str, key: str) -> None:
+    for number in (10**9, 2**63, 10**21, 10**400):
+        told = next(problem for problem in problems(GOOD, f"{section}.{key}={number}") if problem.key.endswith(key))
+        assert told.rule == "wrong_type" and " to 1" in told.message
 
 
 def test_grid_of_very_many_devices_is_cut_without_listing_them() -> None:
