@@ -21,6 +21,9 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2
 """Characters that move a terminal's cursor, colour it or turn the direction of text; tab and line feed are not among
 them."""
 
+_LONG_WORD = re.compile(r"\S{1001,}")
+"""Longer than any path that is worth reading."""
+
 
 def printable(text: str) -> str:
     r"""Text in which control characters are seen as their codes.
@@ -31,6 +34,24 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
+def short(value: Any, most: int = 200) -> str:
+    """What a user wrote, on one line of a message: booleans as YAML writes them, no more than `most` characters.
+
+    >>> short("x" * 500, most=5)
+    'xxxxx... (500 characters)'
+    """
+    return _cut((str(value).lower() if isinstance(value, bool) else str(value)).replace("\n", " "), most)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
+
+def _readable(text: str) -> str:
+    """A message without the words, and the length, that only what a user wrote can give it."""
+    return _cut(_LONG_WORD.sub(lambda found: _cut(found[0], 200), text), 10_000)
+
+
 class UserError(Exception):
     """Bad input, or a machine that cannot do what was asked: printed as text, never as a traceback.
 
@@ -39,6 +60,9 @@ class UserError(Exception):
     """
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        return _readable(super().__str__())
 
 
 class RunError(UserError):
@@ -71,10 +95,9 @@ class Problem:
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
-        value = str(self.value).lower() if isinstance(self.value, bool) else self.value
-        written = self.key if value is None else f"{self.key}: {value}"
+        written = short(self.key) if self.value is None else f"{short(self.key)}: {short(self.value)}"
         text = f"{place}  {written}\n  {self.message}" if place else f"{written}\n  {self.message}"
-        return f"{text}\n  Try: {self.suggestion}" if self.suggestion else text
+        return _readable(f"{text}\n  Try: {self.suggestion}" if self.suggestion else text)
 
     def to_json(self) -> dict[str, Any]:
         """The fields of `validate --json`."""

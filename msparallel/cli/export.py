@@ -48,10 +48,11 @@ def command(
 
 def report_lines(exported: Exported) -> list[str]:
     """What MindFormers has no word for: by reason, each key with its value."""
+    from msparallel.errors import short
+
     lines = ["Not in it, because MindFormers has no word for it:"] if exported.not_exported else []
     for reason in dict.fromkeys(item.reason for item in exported.not_exported):
         lines.append(f"  {reason}:")
         for item in (item for item in exported.not_exported if item.reason == reason):
-            value = str(item.value).lower() if isinstance(item.value, bool) else str(item.value)
-            lines.append(f"    {item.key}: {value}")
+            lines.append(f"    {item.key}: {short(item.value)}")
     return lines + [""] * bool(lines)

@@ -301,7 +301,7 @@ def explain_error(error: yaml.YAMLError, text: str) -> tuple[int | None, str]:
         return line, "A tab stands where YAML wants spaces. Indent with spaces only."
     context_mark = getattr(error, "context_mark", None)
     if "expected a single document" in str(getattr(error, "context", "")):
-        return line, "A second document begins here (`---`). A file holds one recipe."
+        return line, "A second document begins here (`---`). A file holds one."
     if told.startswith("mapping values are not allowed"):
         return (
             line,
