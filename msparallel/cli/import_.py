@@ -52,9 +52,10 @@ def command(
 
 def report_lines(imported: Imported) -> list[str]:
     """What was not carried: by kind, then by reason, each key with its line."""
+    from msparallel.errors import short
     from msparallel.interop.mindformers_keys import KINDS
 
-    count = len(imported.not_carried)
+    count = sum(item.kind != "same" for item in imported.not_carried)
     lines = [f"{imported.config.path}: a recipe of {imported.values} values; {count} keys are not in it"]
     for kind, heading in KINDS.items():
         items = [item for item in imported.not_carried if item.kind == kind]
@@ -64,15 +65,9 @@ def report_lines(imported: Imported) -> list[str]:
             lines.append(f"  {reason}:")
             for item in (item for item in items if item.reason == reason):
                 place = f"line {item.line}" if item.line else "-"
-                value = "" if item.value is None else f": {_short(item.value)}"
-                lines.append(f"    {place:<9} {item.key}{value}")
+                value = "" if item.value is None else f": {short(item.value, 60)}"
+                lines.append(f"    {place:<9} {short(item.key)}{value}")
     if imported.absent:
         lines += ["", "named and not on this machine"]
-        lines += [f"    {key}: {path}" for key, path in imported.absent.items()]
+        lines += [f"    {key}: {short(path)}" for key, path in imported.absent.items()]
     return lines
-
-
-def _short(value: object) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    text = text.replace("\n", " ")
-    return text if len(text) <= 60 else text[:57] + "..."

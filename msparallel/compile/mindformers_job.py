@@ -17,11 +17,12 @@ from pathlib import Path
 from msparallel.compile import depth
 from msparallel.compile.dryrun import Depth, Job, Variant
 from msparallel.compile.request import Request
-from msparallel.errors import Problem, RecipeError, UserError
+from msparallel.errors import Problem, RecipeError, UserError, short
 from msparallel.interop.mindformers import ENGINE_MODES, VERSION, MindFormersConfig
-from msparallel.interop.model_names import TRAINED
-from msparallel.mesh import Mesh
+from msparallel.interop.mindformers_keys import MODEL
+from msparallel.interop.model_names import EXPERT_NAMES, NAMES, TRAINED
 from msparallel.model.presets import PRESETS
+from msparallel.recipe.values import expectation, misfits
 
 DEVICES_PER_NODE = 8
 """Devices of a machine: MindFormers' own default (DEVICE_NUM_PER_NODE); its files name no machine."""
@@ -41,7 +42,8 @@ EXPERTS_NOTE = (
 )
 _EXPERTS = ("num_experts", "n_routed_experts", "num_moe_experts")
 _EXPERT_MODELS = ("qwen3_moe", "telechat3_moe", "deepseek_v3")
-_MODEL = "model.model_config."
+_MASKS = ("create_attention_mask", "create_compressed_eod_mask")
+"""What makes MindFormers know a batch's columns, beside its loader of Megatron files."""
 _UNLIKE = {
     "first_k_dense_replace": (None, 0, False), "moe_layer_freq": (None, 1), "mlp_only_layers": (None, []),
     "decoder_sparse_step": (None, 1), "num_nextn_predict_layers": (None, 0), "mtp_num_layers": (None, 0),
@@ -79,7 +81,9 @@ def mindformers_job(
         UserError: representative layers of a model whose layers are not alike, or of groups with too few.
     """
     _require_training(config)
-    mesh, layers = _mesh(config), _stage_layers(config)
+    _require_columns(config)
+    _require_sizes(config)
+    mesh, layers = config.mesh, _stage_layers(config)
     unlike = _unlike_layers(config)
     if how_deep == "representative":
         _require_alike(config, layers, unlike)
@@ -130,10 +134,8 @@ def _has_experts(config: MindFormersConfig) -> bool:
 def _require_training(config: MindFormersConfig) -> None:
     """Raise RecipeError for what MindFormers' current training models do not take."""
     if config.run_mode not in ("train", "finetune"):
-        message = (
-            "A dry run compiles a training step; this file does something else. "
-            "Set run_mode to train or finetune, or take a training YAML."
-        )
+        told = "this file does something else" if config.run_mode else "this file states no run_mode"
+        message = f"A dry run compiles a training step; {told}. Set run_mode to train or finetune."
         raise RecipeError([config.problem("not_training", "run_mode", message)])
     if config.use_legacy:
         message = (
@@ -147,13 +149,33 @@ def _require_training(config: MindFormersConfig) -> None:
         raise RecipeError([config.problem("pynative", "context.mode", message)])
 
 
-def _mesh(config: MindFormersConfig) -> Mesh:
-    """Degrees that count in the file's mode."""
-    if config.mode in ENGINE_MODES:
-        return Mesh(
-            pp=config.pipeline_stages, dp=config.data_parallel, cp=config.context_parallel, tp=config.model_parallel
-        )
-    return Mesh(dp=config.data_parallel if config.mode == "data_parallel" else 1)
+def _require_columns(config: MindFormersConfig) -> None:
+    """Raise RecipeError where nothing says of which columns a batch consists, whose shapes are compiled."""
+    dataset = config.tree.get("train_dataset")
+    told = "A training step has a batch: train_dataset states data_loader and input_columns, the batch's columns."
+    if not isinstance(dataset, dict) or not dataset:
+        raise RecipeError([config.problem("no_columns", "train_dataset", told)])
+    columns, loader = dataset.get("input_columns"), dataset.get("data_loader")
+    if (
+        "input_columns" not in dataset
+        and isinstance(loader, dict)
+        and (loader.get("type") == "BlendedMegatronDatasetDataLoader" or any(map(loader.get, _MASKS)))
+    ):
+        return  # MindFormers knows them
+    if not isinstance(columns, list) or not columns or not all(isinstance(name, str) for name in columns):
+        told = "input_columns takes a list of names, such as [input_ids, labels, loss_mask, position_ids]."
+        raise RecipeError([config.problem("no_columns", "train_dataset.input_columns", told)])
+
+
+def _require_sizes(config: MindFormersConfig) -> None:
+    """Raise RecipeError for numbers of the model that no model has: those that a recipe does not take either."""
+    names = {ours: theirs for theirs, ours in (NAMES | EXPERT_NAMES).items() if config.model.get(theirs) is not None}
+    bad = misfits("model", {ours: config.model[theirs] for ours, theirs in names.items()})
+    if bad:
+        raise RecipeError([
+            config.problem("wrong_type", MODEL + names[ours], f"{names[ours]} takes {expectation('model', ours)}.")
+            for ours in sorted(bad)
+        ])  # fmt: skip
 
 
 def _stage_layers(config: MindFormersConfig) -> tuple[int, ...]:
@@ -162,16 +184,16 @@ def _stage_layers(config: MindFormersConfig) -> tuple[int, ...]:
     number = config.model.get(key)
     if config.model_type not in (None, *TRAINING_MODELS):
         message = (
-            f"MindFormers {VERSION} has no training graph for {str(config.model_type)[:40]}; it trains "
+            f"MindFormers {VERSION} has no training graph for {short(config.model_type, 40)}; it trains "
             f"{', '.join(TRAINING_MODELS)}."
         )
         named = "model_type" if "model_type" in config.model else "architectures"
-        raise RecipeError([config.problem("architecture", _MODEL + named, message)])
+        raise RecipeError([config.problem("architecture", MODEL + named, message)])
     if config.model_type is None or number is None:
         raise RecipeError([_no_shape(config)])
     if type(number) is not int or not 0 < number <= MOST_LAYERS:
         message = f"{key} takes a whole number from 1 to {MOST_LAYERS}."
-        raise RecipeError([config.problem("value", _MODEL + key, message)])
+        raise RecipeError([config.problem("value", MODEL + key, message)])
     if config.mode not in ENGINE_MODES:
         return (number,)
     layers = config.stage_layers(number)
@@ -182,7 +204,7 @@ def _stage_layers(config: MindFormersConfig) -> tuple[int, ...]:
             f"{number} layers over {stages} stages x {virtual} are {number // groups} each and {number % groups} over; "
             f"offset must be a list of {stages} numbers (or {virtual} such lists) that add up to {number % groups}."
         )
-        raise RecipeError([config.problem("offset", _MODEL + "offset", message)])
+        raise RecipeError([config.problem("offset", MODEL + "offset", message)])
     return layers
 
 

@@ -18,7 +18,7 @@ class Draft:
     config: what was read.
     read: reads further keys of the same file; what it was asked for counts as used.
     values: section -> key -> value of the recipe.
-    origin: `section.key` of the recipe -> the YAML's key.
+    origin: `section.key` of the recipe -> the YAML's keys that it says, the one to look at first.
     left: the YAML's key -> kind and reason.
     callbacks: items of the `callbacks` list.
     """
@@ -27,25 +27,32 @@ class Draft:
         self.config = config
         self.read = TypedReader(config.tree)
         self.values: dict[str, dict[str, Any]] = {}
-        self.origin: dict[str, str] = {}
+        self.origin: dict[str, tuple[str, ...]] = {}
         self.left: dict[str, tuple[Why, str]] = {}
         found = config.tree.get("callbacks")
         self.callbacks: list[Any] = found if isinstance(found, list) else []
 
-    def put(self, key: str, value: Any, origin: str = "") -> None:
-        """Set `section.key` of the recipe; `origin` is the YAML's key, which counts as used."""
+    def put(self, key: str, value: Any, *origin: str) -> None:
+        """Set `section.key` of the recipe; `origin` are the YAML's keys that it says, which count as used."""
         section, _, name = key.partition(".")
         self.values.setdefault(section, {})[name] = value
         if origin:
             self.origin[key] = origin
-            self.read.read.add(origin)
+            self.read.read.update(origin)
 
     def leave(self, key: str, kind: Why, reason: str) -> None:
         """Say that a key of the YAML is not carried, and why."""
         self.left.setdefault(key, (kind, reason))
 
+    def leave_idle(self, reason: str, *keys: str) -> None:
+        """Say of keys and sections, as far as the YAML has them, that they change nothing."""
+        below = tuple(f"{key}." for key in keys)
+        for key, _ in self.config.tree.leaves():
+            if key in keys or key.startswith(below):
+                self.leave(key, "no_effect", reason)
+
     def use(self, *keys: str) -> None:
-        """Keys that were taken into account without a word of their own in the recipe."""
+        """Keys whose value holds in the recipe without a key of its own."""
         self.read.read.update(keys)
 
     def in_file(self, key: str) -> bool:

@@ -17,12 +17,12 @@ from typing import Any
 
 import yaml
 
-from msparallel.errors import Problem, RecipeError
+from msparallel.errors import Problem, RecipeError, short
 from msparallel.interop.draft import Draft
 from msparallel.interop.import_sections import fill_model_and_parallel
 from msparallel.interop.import_training import fill_training
 from msparallel.interop.mindformers import MindFormersConfig, read_mindformers
-from msparallel.interop.mindformers_keys import KINDS, why_left
+from msparallel.interop.mindformers_keys import KINDS, MODEL, why_left
 from msparallel.interop.model_names import FOREIGN, KNOWN, Why, missing_blocks
 from msparallel.interop.yaml_tree import Tree
 from msparallel.recipe.load import load_text
@@ -37,7 +37,7 @@ class NotCarried:
 
     Attributes:
         key, line, value: where it stands (line None: in another file, or nowhere) and what was written.
-        kind: `differs`, `unknown`, `decided` or `no_effect`; see mindformers_keys.KINDS.
+        kind: one of mindformers_keys.KINDS.
         reason: half a sentence.
     """
 
@@ -53,6 +53,7 @@ class Imported:
     """Attributes:
     text: the recipe as YAML, each line with the key it came from.
     recipe: the same, loaded; it passed every rule.
+    carried: `section.key` of the recipe -> keys of the YAML that it says.
     not_carried: the weightiest kind first, then in the order of the file.
     absent: `key -> what it names`: side files and data sets that are not on this machine.
     config: what was read.
@@ -60,6 +61,7 @@ class Imported:
 
     text: str
     recipe: Recipe
+    carried: Mapping[str, tuple[str, ...]]
     not_carried: tuple[NotCarried, ...]
     absent: Mapping[str, str]
     config: MindFormersConfig
@@ -73,6 +75,7 @@ class Imported:
         """The fields of `import --json`."""
         return {
             "recipe": self.text,
+            "carried": {key: list(theirs) for key, theirs in self.carried.items()},
             "not_carried": [asdict(item) for item in self.not_carried],
             "absent": dict(self.absent),
             "model_source": self.config.model_source,
@@ -110,14 +113,16 @@ def import_mindformers(
         recipe = load_text(text, name)
     except RecipeError as error:
         raise RecipeError([_at_home(problem, draft, typed) for problem in error.problems]) from None
-    return Imported(text=text, recipe=recipe, not_carried=_not_carried(draft), absent=config.absent, config=config)
+    return Imported(text=text, recipe=recipe, carried=_carried(draft), not_carried=_not_carried(draft),
+                    absent=config.absent, config=config)  # fmt: skip
 
 
 def require_training(config: MindFormersConfig) -> None:
     """Raises RecipeError where a YAML is for anything but training with MindFormers' current models."""
     if config.run_mode not in ("train", "finetune"):
-        told = "generates text; recipes" if config.run_mode.startswith("predict") else "does not train; recipes"
-        message = f"A YAML with run_mode {config.run_mode!r} {told} are made from training YAMLs (train, finetune)."
+        what = "generates text" if config.run_mode.startswith("predict") else "does not train"
+        told = f"This YAML {what}" if config.run_mode else "This YAML states no run_mode"
+        message = f"{told}; recipes are made from those whose run_mode is train or finetune."
         raise RecipeError([config.problem("not_training", "run_mode", message)])
     if config.use_legacy:
         message = (
@@ -140,11 +145,11 @@ def require_blocks(config: MindFormersConfig) -> None:
         if kind in FOREIGN or missing:
             where, named = (key, f"model_type {kind} needs") if kind in FOREIGN else (missing[0][0], "This model needs")
             message = f"{named} {told}; msparallel has no such blocks."
-            raise RecipeError([config.problem("architecture", f"model.model_config.{where}", message)])
+            raise RecipeError([config.problem("architecture", MODEL + where, message)])
         if kind is None:
             raise RecipeError([_no_shape(config)])
-        message = f"model_type {str(kind)[:40]!r} is not among those that are read: {', '.join(KNOWN)}."
-        raise RecipeError([config.problem("architecture", f"model.model_config.{key}", message)])
+        message = f"model_type {short(kind, 40)!r} is not among those that are read: {', '.join(KNOWN)}."
+        raise RecipeError([config.problem("architecture", MODEL + key, message)])
 
 
 def _no_shape(config: MindFormersConfig) -> Problem:
@@ -162,10 +167,19 @@ def _at_home(problem: Problem, draft: Draft, typed: Mapping[str, Any]) -> Proble
     """A problem of the recipe, told at the key of the YAML that the value came from."""
     if problem.key in typed:
         return replace(problem, file=COMMAND_LINE, line=None)
-    key = draft.origin.get(problem.key, "")
+    key = draft.origin.get(problem.key, ("",))[0]
+    file, line = draft.config.tree.place(key)
+    known = line is not None or file != draft.config.path
+    return replace(problem, key=key if known else problem.key, file=file, line=line)
+
+
+def _carried(draft: Draft) -> Mapping[str, tuple[str, ...]]:
     tree = draft.config.tree
-    home = key if key and tree.line(key) else ""
-    return replace(problem, key=home or problem.key, file=tree.file, line=tree.line(home) if home else None)
+    found = {
+        key: tuple(name for name in theirs if draft.in_file(name) and not isinstance(tree.get(name), dict))
+        for key, theirs in draft.origin.items()
+    }
+    return {key: theirs for key, theirs in found.items() if theirs}
 
 
 def _not_carried(draft: Draft) -> tuple[NotCarried, ...]:
@@ -174,7 +188,7 @@ def _not_carried(draft: Draft) -> tuple[NotCarried, ...]:
                         kind=kind, reason=reason)
              for key, (kind, reason) in draft.left.items()]  # fmt: skip
     for key, value in _left_over(tree, draft):
-        kind, reason = why_left(key, value)
+        kind, reason = _SAME if key in draft.read.read else why_left(key, value)
         found.append(NotCarried(key=key, line=tree.line(key), value=_shown(value), kind=kind, reason=reason))
     for key, lines in tree.repeated.items():
         told = f"stands on lines {', '.join(map(str, lines))}; MindFormers takes the last"
@@ -183,27 +197,28 @@ def _not_carried(draft: Draft) -> tuple[NotCarried, ...]:
     return tuple(sorted(found, key=lambda item: (order.index(item.kind), item.line or 0, item.key)))
 
 
+_SAME: tuple[Why, str] = ("same", "holds in every recipe, by default, or through other values")
+
+
 def _left_over(tree: Tree, draft: Draft) -> Iterable[tuple[str, Any]]:
-    """Leaves that nothing was made of. An alias of the data set is told once."""
+    """Keys that no value of the recipe came from. A second mention of the data set, an alias, is told once."""
+    told = draft.left.keys() | {key for keys in draft.origin.values() for key in keys}
     copied = "train_dataset_task.dataset_config"
+    again = isinstance(tree.get(copied), dict) and tree.get(copied) == tree.get("train_dataset")
+    if again:
+        yield copied, None
     for key, value in tree.leaves():
-        if key in draft.read.read or key in draft.left or key == "callbacks":
-            continue
-        if not key.startswith(f"{copied}."):
+        if key not in told and key != "callbacks" and not (again and key.startswith(f"{copied}.")):
             yield key, value
     for at, item in enumerate(draft.callbacks):
         for name, value in item.items() if isinstance(item, dict) else ():
-            key = f"callbacks.{at}.{name}"
-            if key not in draft.read.read and key not in draft.left:
-                yield key, value
+            if f"callbacks.{at}.{name}" not in told:
+                yield f"callbacks.{at}.{name}", value
 
 
 def _shown(value: Any) -> Any:
     """A value as it is reported: mappings and long lists in short."""
-    if isinstance(value, (str, int, float, bool, type(None))):
-        return value[:200] if isinstance(value, str) else value
-    text = str(value)
-    return text if len(text) <= 200 else text[:197] + "..."
+    return value if isinstance(value, (int, float, bool, type(None))) else short(value)
 
 
 def recipe_text(draft: Draft) -> str:
@@ -217,12 +232,10 @@ def recipe_text(draft: Draft) -> str:
         lines += ["", f"{section}:"]
         for key in cls.model_fields:
             if key in values:
-                origin = draft.origin.get(f"{section}.{key}", "")
-                remark = f"   # {origin}" if origin else ""
+                origin = draft.origin.get(f"{section}.{key}")
+                remark = f"   # {origin[0]}" if origin else ""
                 lines.append(f"  {key}: {_yaml_value(key, values[key])}{remark}")
     return "\n".join(lines) + "\n"
-
-
 
 
 def _yaml_value(key: str, value: Any) -> str:

@@ -12,6 +12,7 @@ import math
 from msparallel.interop import mindformers
 from msparallel.interop.draft import Draft
 from msparallel.interop.mindformers import ENGINE_MODES, MindFormersConfig
+from msparallel.interop.mindformers_keys import MODEL
 from msparallel.interop.model_names import TRAINED, as_preset, read_model
 from msparallel.model.presets import PRESETS
 
@@ -19,7 +20,8 @@ HARDWARE = "atlas_800t_a2"
 """What stands in for the machines, which a MindFormers YAML does not name."""
 ATTENTION_CORE = r"self_attention\.core_attention"
 """MindFormers' pattern for what `recompute: selective` recomputes here."""
-_MODEL = "model.model_config."
+_COPIES = ("data_parallel", "context_parallel")
+"""Degrees whose devices hold the same part of a matrix."""
 _CONTEXT_ALGO = {"colossalai_cp": "all_gather", "ulysses_cp": "ulysses"}
 
 
@@ -40,24 +42,22 @@ def _model(draft: Draft) -> None:
     assert config.model_type is not None, "require_blocks held"
     found = read_model(config.model, config.model_type)
     for key, block in found.missing:
-        draft.read.problem("architecture", _MODEL + key, f"This needs {block}; msparallel has no such block.")
+        draft.read.problem("architecture", MODEL + key, f"This needs {block}; msparallel has no such block.")
     draft.read.raise_problems()
-    draft.use(*(_MODEL + name for name in ("model_type", "architectures", "hidden_act", "qk_layernorm")))
+    draft.use(*(MODEL + name for name in ("model_type", "architectures", "hidden_act", "qk_layernorm")))
     for key, kind, reason in found.left:
-        draft.leave(_MODEL + key, kind, reason)
+        draft.leave(MODEL + key, kind, reason)
     preset = as_preset(found.values)
     if preset:
-        draft.put("model.preset", preset)
-        draft.use(*(_MODEL + name for name in found.origin.values()))
+        draft.put("model.preset", preset, MODEL.rstrip("."), *(MODEL + name for name in found.origin.values()))
         if "attention" in found.values:
             draft.put("model.attention", found.values["attention"])
     else:
         for name, value in found.values.items():
-            origin = found.origin.get(name)
-            draft.put(f"model.{name}", value, _MODEL + origin if origin else "")
+            draft.put(f"model.{name}", value, *([MODEL + found.origin[name]] if name in found.origin else ()))
     if config.model_type not in TRAINED:
         told = f"MindFormers {mindformers.VERSION} itself does not train {config.model_type} with use_legacy false"
-        draft.leave(_MODEL + "model_type", "decided", told)
+        draft.leave(MODEL + "model_type", "decided", told)
 
 
 def _degrees(draft: Draft) -> None:
@@ -127,14 +127,14 @@ def _experts(draft: Draft, cut: bool) -> None:
 
 def _pipeline(draft: Draft) -> None:
     config, cut = draft.config, draft.values["parallel"]["mode"] in ENGINE_MODES
-    draft.use(_MODEL + "offset", _MODEL + "pp_interleave_num", "parallel.pipeline_config.pipeline_interleave")
-    scheduler = draft.read.text("parallel.pipeline_config.pipeline_scheduler", "")
-    origin = "parallel.pipeline_config.pipeline_scheduler"
+    origin, groups = "parallel.pipeline_config.pipeline_scheduler", MODEL + "pp_interleave_num"
+    interleave = "parallel.pipeline_config.pipeline_interleave"
+    draft.use(MODEL + "offset", groups)
     if not cut or config.pipeline_stages == 1:
-        if scheduler:
-            draft.leave(origin, "no_effect", "there is one stage")
+        draft.leave_idle("there is one stage", "parallel.pipeline_config", MODEL + "offset", groups)
         return
-    interleaves = draft.read.flag("parallel.pipeline_config.pipeline_interleave", False)
+    scheduler = draft.read.text(origin, "")
+    interleaves = draft.read.flag(interleave, False)
     if scheduler and not interleaves:
         draft.leave(origin, "no_effect", "MindSpore reads it only where pipeline_interleave is true")
     elif scheduler == "gpipe" and config.virtual_stages == 1:
@@ -145,9 +145,11 @@ def _pipeline(draft: Draft) -> None:
         draft.leave(origin, "differs", "schedules here are gpipe and 1f1b; 1f1b is taken")
     virtual = config.virtual_stages
     if virtual > 1:
-        draft.put("parallel.virtual_stages", virtual, _MODEL + "pp_interleave_num")
+        draft.put("parallel.virtual_stages", virtual, groups, interleave)
     elif config.pp_interleave_num > 1:
-        draft.leave(_MODEL + "pp_interleave_num", "no_effect", "pipeline_interleave is not true")
+        draft.leave(groups, "no_effect", "pipeline_interleave is not true")
+    elif interleaves:
+        draft.leave(interleave, "no_effect", "pp_interleave_num is 1")
     _stage_layers(draft)
 
 
@@ -166,33 +168,32 @@ def _stage_layers(draft: Draft) -> None:
             f"{layers // groups} each and {layers % groups} over; offset must be a list of {config.pipeline_stages} "
             f"numbers (or {config.virtual_stages} such lists) that add up to {layers % groups}. MindFormers refuses it."
         )
-        draft.read.problem("offset", _MODEL + "offset", told)
+        draft.read.problem("offset", MODEL + "offset", told)
     elif min(shares) == 0:
-        draft.read.problem("offset", _MODEL + "offset", f"{list(shares)}: every stage needs at least one layer here.")
+        draft.read.problem("offset", MODEL + "offset", f"{list(shares)}: every stage needs at least one layer here.")
     elif len(set(shares)) > 1:
-        draft.put("parallel.stage_layers", list(shares), _MODEL + "offset")
+        draft.put("parallel.stage_layers", list(shares), MODEL + "offset")
 
 
 def _shard_and_communication(draft: Draft) -> None:
     config, parallel = draft.config, draft.values["parallel"]
-    cut, replicas = parallel["mode"] in ENGINE_MODES, parallel.get("data_parallel", 1)
+    cut, copies = parallel["mode"] in ENGINE_MODES, math.prod(parallel.get(key, 1) for key in _COPIES)
     origin, detail = "parallel.enable_parallel_optimizer", "parallel.parallel_optimizer_config"
     draft.use(origin)
-    if config.optimizer_shard and not (cut and replicas > 1):
-        others = cut and config.context_parallel > 1
-        draft.leave(origin, "differs" if others else "no_effect", "weights are cut over data_parallel here, which is 1")
-        draft.use(f"{detail}.gradient_accumulation_shard", f"{detail}.optimizer_level")
+    if config.optimizer_shard and not (cut and copies > 1):
+        told = "no two devices hold the same part of a matrix: data_parallel x context_parallel is 1"
+        draft.leave_idle(told if cut else f"mode {parallel['mode']} cuts no weights", origin, detail)
     elif config.optimizer_shard:
-        draft.put("parallel.optimizer_shard", config.optimizer_shard, origin)
-        draft.use(f"{detail}.gradient_accumulation_shard", f"{detail}.optimizer_level")
+        draft.put("parallel.optimizer_shard", config.optimizer_shard, origin,
+                  f"{detail}.gradient_accumulation_shard", f"{detail}.optimizer_level")  # fmt: skip
         if config.optimizer_shard_threshold_kib is not None:
             draft.put("parallel.optimizer_shard_threshold_kib", config.optimizer_shard_threshold_kib,
                       f"{detail}.parallel_optimizer_threshold")  # fmt: skip
         size = config.optimizer_shard_size
-        if size is not None and replicas % size == 0 and size > 1:
+        if size is not None and copies % size == 0 and size > 1:
             draft.put("parallel.optimizer_shard_size", size, f"{detail}.optimizer_weight_shard_size")
         elif size is not None:
-            told = f"it does not divide data_parallel {replicas}; all of data_parallel is taken"
+            told = f"it does not divide data_parallel x context_parallel = {copies}; all {copies} are taken"
             draft.leave(f"{detail}.optimizer_weight_shard_size", "differs", told)
     if cut:
         if parallel["mode"] == "auto_parallel":
@@ -202,7 +203,10 @@ def _shard_and_communication(draft: Draft) -> None:
             path = draft.read.text(f"parallel.strategy_ckpt_config.{name}", "")
             if path:
                 draft.put(f"parallel.strategy_{name}", path, f"parallel.strategy_ckpt_config.{name}")
-        _fusion(draft, replicas * parallel.get("context_parallel", 1))
+        _fusion(draft, copies)
+    else:
+        told = f"mode {parallel['mode']} does without MindSpore's engine"
+        draft.leave_idle(told, "parallel.strategy_ckpt_config", "parallel.comm_fusion", "parallel.search_mode")
 
 
 def _fusion(draft: Draft, summing: int) -> None:
@@ -219,11 +223,9 @@ def _fusion(draft: Draft, summing: int) -> None:
             for key in keys:
                 draft.leave(key, "no_effect", "no gradients are summed")
         elif kinds and all(kind is not None and kind[0] == "auto" for kind in kinds):
-            draft.put("parallel.comm_fusion", "auto", "parallel.comm_fusion")
-            draft.use(*keys)
+            draft.put("parallel.comm_fusion", "auto", "parallel.comm_fusion", *keys)
         elif kinds and type(size) is int and all(kind == ("size", size) for kind in kinds):
-            draft.put("parallel.comm_fusion", size, "parallel.comm_fusion")
-            draft.use(*keys)
+            draft.put("parallel.comm_fusion", size, "parallel.comm_fusion", *keys)
         else:
             for key in keys:
                 draft.leave(key, "unknown", "comm_fusion is none, auto or one size in MiB")
@@ -253,6 +255,8 @@ def _recompute(draft: Draft) -> None:
     elif config.recompute and not isinstance(config.recompute, bool):
         draft.leave(full, "unknown", "recompute is none, selective or full")
     if config.recompute or not config.select_recompute:
+        if config.select_recompute:
+            draft.leave(selected, "differs", "recompute is none, selective or full for all layers")
         return
     if config.select_recompute == [ATTENTION_CORE]:
         draft.put("parallel.recompute", "selective", selected)

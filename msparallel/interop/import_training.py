@@ -10,11 +10,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+from msparallel.errors import short
 from msparallel.interop.draft import Draft
 from msparallel.interop.mindformers import ENGINE_MODES
+from msparallel.interop.mindformers_keys import MODEL
 from msparallel.recipe.schema import Train
 
-_MODEL = "model.model_config."
 _SCHEDULES = {"CosineWithWarmUpLR": "cosine", "ConstantWarmUpLR": "constant"}
 _RATE = 5e-5
 """Learning rate where neither lr_schedule nor optimizer states one (MindFormers' template)."""
@@ -51,7 +52,10 @@ def _batch(draft: Draft) -> None:
 
 def _optimizer(draft: Draft) -> None:
     read, tree = draft.read, draft.config.tree
-    lr = "grouped_lr_schedule.default" if isinstance(tree.get("grouped_lr_schedule"), dict) else "lr_schedule"
+    lr = "lr_schedule"
+    if isinstance(tree.get("grouped_lr_schedule"), dict):
+        lr = "grouped_lr_schedule.default"
+        draft.leave_idle("grouped_lr_schedule takes its place", "lr_schedule")
     kind = read.text("optimizer.type", "AdamW")
     if kind not in ("AdamW", "AdamWeightDecay", "FusedAdamWeightDecay"):
         draft.leave("optimizer.type", "differs", "the optimizer here is AdamW")
@@ -62,7 +66,7 @@ def _optimizer(draft: Draft) -> None:
     if rate is None:
         rate, origin = _RATE, ""
         draft.leave(f"{lr}.learning_rate", "decided", f"is not stated; MindFormers' default {_RATE} is taken")
-    draft.put("optimizer.learning_rate", rate, origin)
+    draft.put("optimizer.learning_rate", rate, *([origin] if origin else ()))
     name = read.text(f"{lr}.type", "CosineWithWarmUpLR")
     schedule = _SCHEDULES.get(name, "cosine")
     draft.put("optimizer.schedule", schedule, f"{lr}.type")
@@ -102,7 +106,10 @@ def _clip(draft: Draft) -> None:
     section = draft.config.tree.get("runner_wrapper")
     on = draft.read.flag("runner_wrapper.use_clip_grad", not section)
     norm = draft.read.number("runner_wrapper.max_grad_norm", 1.0)
-    draft.put("optimizer.clip_norm", norm if on else 0.0, "runner_wrapper.use_clip_grad")
+    keys = ("runner_wrapper.use_clip_grad", "runner_wrapper.max_grad_norm")
+    draft.put("optimizer.clip_norm", norm if on else 0.0, *keys[: 1 + on])
+    if not on:
+        draft.leave_idle("use_clip_grad is false", keys[1])
 
 
 def _steps(draft: Draft, lr: str) -> None:
@@ -110,19 +117,21 @@ def _steps(draft: Draft, lr: str) -> None:
     config, read = draft.config, draft.read
     total = read.whole(f"{lr}.total_steps", None, least=-1)
     lasts = _steps_of_data(draft)
+    stated, data = f"{lr}.total_steps", ("train_dataset.data_loader.sizes", "runner_config.epochs")
     if total is not None and total > 0:
-        steps, origin = total, f"{lr}.total_steps"
-        if lasts is not None and lasts != total:
-            told = f"the data would end after {lasts} steps; the schedule's total_steps is taken"
-            draft.leave("train_dataset.data_loader.sizes", "decided", told)
+        draft.put("train.steps", total, stated, *(data if lasts == total else ()))
+        if lasts != total:
+            told = f"the data would end after {lasts} steps; " if lasts else ""
+            for key in filter(draft.in_file, data):
+                draft.leave(key, "decided", told + "the schedule's total_steps is taken")
     elif lasts:
-        steps, origin = lasts, "train_dataset.data_loader.sizes"
-        draft.use("runner_config.epochs")
+        draft.put("train.steps", lasts, *data, stated)
     else:
-        steps, origin = Train.model_fields["steps"].default, ""
+        steps = Train.model_fields["steps"].default
         told = f"the steps follow from data that are not read here; {steps} are taken (train.steps)"
-        draft.leave("runner_config.epochs", "decided", told)
-    draft.put("train.steps", steps, origin)
+        draft.put("train.steps", steps)
+        draft.leave(data[1], "decided", told)
+    steps = draft.values["train"]["steps"]
     warmup = read.whole(f"{lr}.warmup_steps", 0, least=0)
     ratio = read.number(f"{lr}.warmup_ratio", None)
     if ratio is not None and warmup:
@@ -154,21 +163,21 @@ def _data(draft: Draft) -> None:
     draft.put("data.corpus", "data/corpus/*.jsonl")
     folder = draft.read.text("pretrained_model_dir", "")
     tokenizer = str(Path(folder) / "tokenizer.json") if folder else "data/tokenizer.json"
-    draft.put("data.tokenizer", tokenizer, "pretrained_model_dir" if folder else "")
+    draft.put("data.tokenizer", tokenizer, *(["pretrained_model_dir"] if folder else ()))
 
 
 def _train(draft: Draft) -> None:
     config, read = draft.config, draft.read
-    in_model = draft.in_file(_MODEL + "seq_length")
+    in_model = draft.in_file(MODEL + "seq_length")
     draft.put("train.seq_length", config.seq_length,
-              _MODEL + "seq_length" if in_model else "train_dataset.data_loader.config.seq_length")  # fmt: skip
+              MODEL + "seq_length" if in_model else "train_dataset.data_loader.config.seq_length")  # fmt: skip
     draft.use("train_dataset.data_loader.config.seq_length")
     other = config.tree.get("train_dataset.data_loader.config.seq_length")
     if other is not None and other != config.seq_length:
         draft.leave("train_dataset.data_loader.config.seq_length", "decided", "model_config.seq_length is taken")
-    draft.put("train.dtype", config.compute_dtype, _MODEL + "compute_dtype")
+    draft.put("train.dtype", config.compute_dtype, MODEL + "compute_dtype")
     if config.params_dtype == "float32":
-        draft.use(_MODEL + "params_dtype")
+        draft.use(MODEL + "params_dtype")
     draft.put("train.seed", read.whole("seed", 1, least=0), "seed")
     draft.put("train.output_dir", read.text("output_dir", "./output"), "output_dir")
     target = read.text("context.device_target", "Ascend")
@@ -183,8 +192,12 @@ def _loss_scale(draft: Draft) -> None:
     scale: Any = draft.config.tree.get(key)
     if isinstance(scale, dict):
         draft.put("train.loss_scale", "dynamic", f"{key}.type")
+        for name in scale.keys() - {"type"}:
+            draft.leave(f"{key}.{name}", "decided", "a dynamic scale starts and moves by msparallel's own numbers")
     elif type(scale) in (int, float) and math.isfinite(scale) and scale >= 1 and scale == int(scale):
         draft.put("train.loss_scale", int(scale), key)
+    elif scale is not None:
+        draft.leave(key, "differs", "train.loss_scale is dynamic or a whole number; dynamic is taken")
 
 
 def _callbacks(draft: Draft) -> None:
@@ -208,9 +221,12 @@ def _callbacks(draft: Draft) -> None:
         elif kind == "MFLossMonitor":
             draft.use(f"{key}.type")
             _interval(draft, item, f"{key}.per_print_times", "log_interval", steps)
+            for name in item:
+                if f"{key}.{name}" not in draft.read.read:
+                    draft.leave(f"{key}.{name}", "unknown", "the log has a form of its own")
         else:
-            draft.leave(f"{key}.type" if kind else key, "unknown", f"no callback {str(kind)[:40]} here")
-            draft.use(*(f"{key}.{name}" for name in item) if isinstance(item, dict) else ())
+            for name in item if kind else [""]:
+                draft.leave(f"{key}.{name}".rstrip("."), "unknown", f"no callback {short(kind, 40)} here")
 
 
 def _interval(draft: Draft, item: dict[str, Any], key: str, name: str, steps: int) -> None:

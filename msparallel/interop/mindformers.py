@@ -14,16 +14,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from msparallel.errors import Problem, RecipeError
+from msparallel.interop.mindformers_keys import MODEL
 from msparallel.interop.mindformers_overrides import check_known, with_overrides, with_values
-from msparallel.interop.mindformers_sections import looks_like_mindformers
+from msparallel.interop.mindformers_sections import looks_like_mindformers, top_level_keys
 from msparallel.interop.typed_reader import TypedReader
 from msparallel.interop.yaml_tree import Tree, read_tree
+from msparallel.mesh import Mesh
 from msparallel.recipe.load import read_text
+from msparallel.recipe.schema import MOST_ROWS, MOST_WIDTH
 
 VERSION = "1.9.0"
 """MindFormers version whose names, defaults and checks are followed."""
@@ -97,6 +100,14 @@ class MindFormersConfig:
         return self.tree.lines
 
     @property
+    def mesh(self) -> Mesh:
+        """Degrees that count in the file's mode; MindFormers sets the others to 1."""
+        if self.mode in ENGINE_MODES:
+            degrees = {"dp": self.data_parallel, "cp": self.context_parallel, "tp": self.model_parallel}
+            return Mesh(pp=self.pipeline_stages, **degrees)
+        return Mesh(dp=self.data_parallel if self.mode == "data_parallel" else 1)
+
+    @property
     def micro_batches(self) -> int:
         """Micro-batches of one optimizer step: of the pipeline, or gradient accumulation."""
         if self.mode not in ENGINE_MODES:
@@ -134,25 +145,26 @@ class MindFormersConfig:
         return layers if sum(layers) == num_layers and min(layers) >= 0 else None
 
     def problem(self, rule: str, key: str, message: str) -> Problem:
-        """A Problem at a key of this file."""
+        """A Problem at a key of this file, or where else its value came from."""
         found = self.tree.get(key)
+        if found is None and key.startswith(MODEL):
+            found = self.model.get(key[len(MODEL) :])
         value = found if isinstance(found, (str, int, float, bool)) else None
-        return Problem(key=key, value=value, rule=rule, message=message, file=self.path, line=self.tree.line(key))
+        file, line = self.tree.place(key)
+        return Problem(key=key, value=value, rule=rule, message=message, file=file, line=line)
 
 
 def is_mindformers(path: str | Path) -> bool:
-    """Whether a file is a MindFormers YAML, by its top-level keys. False for text that is not YAML.
+    """Whether a file is a MindFormers YAML, by its top-level keys; of text that is not YAML, by its lines.
 
     Raises:
         RecipeError: the file cannot be read.
     """
+    text = read_text(Path(path))
     try:
-        tree = read_tree(read_text(Path(path)), str(path))
-    except RecipeError as error:
-        if any(problem.rule in ("no_file", "not_text") for problem in error.problems):
-            raise
-        return False
-    return looks_like_mindformers(tree.values)
+        return looks_like_mindformers(read_tree(text, str(path)).values)
+    except RecipeError:
+        return looks_like_mindformers(top_level_keys(text))
 
 
 def read_mindformers(
@@ -188,11 +200,15 @@ def read_mindformers(
         read.problem("base_config", "base_config", "Files that build on others are not read; write one whole file.")
     absent: dict[str, str] = {}
     below, source = _model_below(read, model_config, absent)
-    own = read.mapping("model.model_config")
+    own = read.mapping(MODEL.rstrip("."))
     model = {**below, **own}
+    tree = replace(tree, elsewhere={MODEL + name: source for name in below if name not in own} | dict(tree.elsewhere))
+    if below:
+        values = {**tree.values, "model": {**read.mapping("model"), "model_config": model}}
+        read.tree = replace(tree, values=values)
     use_parallel = read.flag("use_parallel", False)
     mode = read.choice("parallel.parallel_mode", MODES, 1)
-    dataset_length = read.whole("train_dataset.data_loader.config.seq_length", None)
+    dataset_length = read.whole("train_dataset.data_loader.config.seq_length", None, most=MOST_ROWS)
     config = MindFormersConfig(
         path=name,
         tree=tree,
@@ -210,12 +226,12 @@ def read_mindformers(
         pipeline_stages=read.whole("parallel_config.pipeline_stage", 1, most=_MOST_DEGREE),
         expert_parallel=read.whole("parallel_config.expert_parallel", 1, most=_MOST_DEGREE),
         sequence_parallel=read.flag("parallel_config.use_seq_parallel", False),
-        micro_batch_num=read.whole("parallel_config.micro_batch_num", 1),
-        gradient_accumulation_steps=read.whole("runner_config.gradient_accumulation_steps", 1),
-        batch_size=read.whole("runner_config.batch_size", 1),
-        seq_length=read.whole("model.model_config.seq_length", dataset_length or below.get("seq_length") or 4096),
-        offset=read.offset("model.model_config.offset"),
-        pp_interleave_num=read.whole("model.model_config.pp_interleave_num", 1, most=1000),
+        micro_batch_num=read.whole("parallel_config.micro_batch_num", 1, most=MOST_WIDTH),
+        gradient_accumulation_steps=read.whole("runner_config.gradient_accumulation_steps", 1, most=MOST_WIDTH),
+        batch_size=read.whole("runner_config.batch_size", 1, most=MOST_WIDTH),
+        seq_length=read.whole(MODEL + "seq_length", dataset_length or 4096, most=MOST_ROWS),
+        offset=read.offset(MODEL + "offset"),
+        pp_interleave_num=read.whole(MODEL + "pp_interleave_num", 1, most=1000),
         optimizer_shard=_shard(read),
         optimizer_shard_size=read.whole("parallel.parallel_optimizer_config.optimizer_weight_shard_size", None),
         optimizer_shard_threshold_kib=read.whole(
@@ -223,13 +239,13 @@ def read_mindformers(
         ),
         recompute=read.recompute("recompute_config.recompute"),
         select_recompute=read.recompute("recompute_config.select_recompute"),
-        compute_dtype=read.choice("model.model_config.compute_dtype", _DTYPES, "bfloat16"),
-        params_dtype=read.choice("model.model_config.params_dtype", _DTYPES, "float32"),
+        compute_dtype=read.choice(MODEL + "compute_dtype", _DTYPES, "bfloat16"),
+        params_dtype=read.choice(MODEL + "params_dtype", _DTYPES, "float32"),
         absent=absent,
     )
     _note_absent(read, absent)
     read.raise_problems()
-    check_known(own_tree, typed, {*read.read, *(f"model.model_config.{name}" for name in below)})
+    check_known(own_tree, typed, {*read.read, *(MODEL + name for name in below)})
     return config
 
 

@@ -1,8 +1,8 @@
 """Why a key of a MindFormers YAML is not in the recipe that comes from it.
 
-In: a key that nothing was made of, and its value. Out: one of four kinds and a sentence. `decided`: msparallel does
+In: a key that nothing was made of, and its value. Out: one of the kinds and a sentence. `decided`: msparallel does
 this in its own way. `no_effect`: it changes nothing here. `unknown`: no word for it. `differs`: results differ from
-MindFormers' because of it.
+MindFormers' because of it. `same`, which only `import` itself can tell: it holds in the recipe without a key.
 
 >>> why_left("context.save_graphs", False)
 ('no_effect', 'off')
@@ -20,6 +20,7 @@ KINDS: Mapping[Why, str] = {
     "unknown": "no word for it here",
     "decided": "decided by msparallel",
     "no_effect": "without effect here",
+    "same": "the same here without a key",
 }
 """Kind -> heading, the weightiest first."""
 _CHECKPOINT = ("decided", "a run goes on from the checkpoints below its own train.output_dir")
@@ -131,6 +132,20 @@ _MODEL_REASONS: dict[str, tuple[Why, str]] = {
     "output_router_logits": ("no_effect", "only evaluation elsewhere reads it"),
 }  # fmt: skip
 MODEL = "model.model_config."
+_WITH_WORDS = {
+    "parallel_config": ("data_parallel", "model_parallel", "pipeline_stage", "context_parallel", "expert_parallel",
+                        "micro_batch_num", "use_seq_parallel", "context_parallel_algo"),
+    "recompute_config": ("recompute", "select_recompute"),
+    "runner_config": ("batch_size", "gradient_accumulation_steps"),
+    "": ("run_mode", "use_parallel", "use_legacy", "seed", "output_dir"),
+}  # fmt: skip
+"""Section that takes no other keys than MindFormers' own -> those that a recipe has words for."""
+
+
+def keys_of(section: str) -> list[str]:
+    """Names of a section's keys, as far as they are known here; the section is empty for the top level."""
+    told = [name.rpartition(".")[2] for name in _REASONS if name.rpartition(".")[0] == section]
+    return [*_WITH_WORDS.get(section, ()), *told]
 
 
 def why_left(key: str, value: Any) -> tuple[Why, str]:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from msparallel.errors import Problem, RecipeError
+from msparallel.errors import Problem, RecipeError, short
 from msparallel.interop.yaml_tree import Tree, read_tree
 from msparallel.recipe.recipe import COMMAND_LINE
 
@@ -30,26 +30,32 @@ def with_overrides(tree: Tree, texts: Iterable[str]) -> tuple[Tree, dict[str, An
     """The tree with other values, and dotted key -> value.
 
     Raises:
-        RecipeError: a text that is no override, or whose section the file does not have; all of them.
+        RecipeError: a text that is no override, or that stands in the way of what the file has; all of them.
     """
     changes: dict[str, Any] = {}
-    problems = []
+    problems: list[Problem] = []
+    changed = tree
     for text in texts:
         key, equals, value = text.partition("=")
         key = key.strip()
-        around = tree.get(key.rpartition(".")[0])
-        if not equals or not value.strip() or not isinstance(around, dict):
-            problems.append(_problem(text, key, tree))
-        elif key in changes:
-            problems.append(_told(key, value, f"Given twice: {changes[key]} and {value}. Keep one."))
+        told = _wrong(changed, key, value) if equals and key else _no_override(tree, key)
+        if key in changes:
+            told = f"Given twice: {short(changes[key])} and {short(value)}. Keep one."
+        if told:
+            problems.append(_told(key or text, value or None, told))
+            continue
+        try:
+            changes[key] = read_tree("value: " + " ".join(value.splitlines()), COMMAND_LINE).values["value"]
+        except RecipeError as error:
+            problems += [replace(problem, key=key, value=value, line=None) for problem in error.problems]
         else:
-            changes[key] = read_tree(f"value: {value}", COMMAND_LINE).values["value"]
+            changed = with_values(changed, {key: changes[key]})
     if problems:
         raise RecipeError(problems)
-    rows = changes.get(_ROWS, tree.get(_ROWS))
+    rows = changed.get(_ROWS)
     if _DEGREE in changes and _ROWS not in changes and isinstance(rows, list):
         changes[_ROWS] = [[changes[_DEGREE], *row[1:]] if isinstance(row, list) else row for row in rows]
-    return with_values(tree, changes), changes
+    return replace(with_values(changed, changes), elsewhere=dict.fromkeys(changes, COMMAND_LINE)), changes
 
 
 def with_values(tree: Tree, changes: Mapping[str, Any]) -> Tree:
@@ -76,16 +82,35 @@ def check_known(tree: Tree, changes: Mapping[str, Any], read: Collection[str]) -
         tree: the file's own.
         read: keys that were asked for.
     """
-    unknown = [key for key in changes if tree.get(key) is None and key not in tree.lines and key not in read]
+    unknown = [key for key in changes if key not in tree.lines and key not in read]
     if unknown:
-        raise RecipeError([_problem(key, key, tree, read) for key in unknown])
+        raise RecipeError([_told(key, changes[key], _no_override(tree, key, read)) for key in unknown])
 
 
-def _problem(text: str, key: str, tree: Tree, read: Collection[str] = ()) -> Problem:
-    known = sorted({*tree.lines, *read})
-    close = get_close_matches(key, known, n=1, cutoff=0.5) or [k for k in known if k.endswith(f".{key}")][:1]
+def _wrong(tree: Tree, key: str, value: str) -> str:
+    """Why a value cannot be put under a key, empty where it can."""
+    parts = key.split(".")
+    for count in range(1, len(parts)):
+        around = ".".join(parts[:count])
+        found = tree.get(around)
+        if isinstance(found, list):
+            return f"{short(around)} is a list; it is replaced as a whole: {short(around)}=[...]"
+        if found is not None and not isinstance(found, dict):
+            return _no_override(tree, key)
+    section = tree.get(key)
+    if isinstance(section, dict) and section:
+        return f"{key} is a section; an override is one of its keys, such as {key}.{next(iter(section))}=..."
+    return "" if value.strip() else "Nothing stands after `=`. Write a value, or null for none."
+
+
+def _no_override(tree: Tree, key: str, read: Collection[str] = ()) -> str:
+    """That a key is not one of the file's, and which was meant."""
+    known = sorted(name for name in {*tree.lines, *read} if not isinstance(tree.get(name), dict))
+    last = key.rpartition(".")[2]
+    same = [name for name in known if name.rpartition(".")[2] == last] if last else []
+    close = get_close_matches(short(key), same or known, n=1, cutoff=0.0 if same else 0.5)
     meant = f"Did you mean {close[0]}=...?" if close else "An example is parallel_config.model_parallel=8."
-    return _told(text, None, f"{tree.file} is a MindFormers YAML: an override is one of its dotted keys. {meant}")
+    return f"{tree.file} is a MindFormers YAML: an override is one of its dotted keys. {meant}"
 
 
 def _told(key: str, value: Any, message: str) -> Problem:

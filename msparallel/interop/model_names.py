@@ -98,7 +98,7 @@ _MISSING_BLOCKS = {
 }
 """Key -> what it asks for, and the values that do not."""
 
-Why = Literal["unknown", "no_effect", "decided", "differs"]
+Why = Literal["unknown", "no_effect", "decided", "differs", "same"]
 Left = tuple[str, Why, str]
 """A key that was not carried: the key, which kind, and why."""
 

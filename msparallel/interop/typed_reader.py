@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from msparallel.errors import Problem, RecipeError
+from msparallel.errors import Problem, RecipeError, short
 from msparallel.interop.yaml_tree import Tree
 
 MOST = 2**53
@@ -44,9 +44,9 @@ class TypedReader:
         if any(problem.key == key for problem in self.problems):
             return
         found = self.tree.get(key)
-        shown = None if isinstance(found, dict) else str(found)[:60]
-        self.problems.append(Problem(key=key, value=shown, rule=rule, message=message, file=self.tree.file,
-                                     line=self.tree.line(key)))  # fmt: skip
+        shown = None if found is None or isinstance(found, dict) else short(found, 60)
+        file, line = self.tree.place(key)
+        self.problems.append(Problem(key=key, value=shown, rule=rule, message=message, file=file, line=line))
 
     def mapping(self, key: str) -> Mapping[str, Any]:
         """A section; empty where it is absent or empty."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from msparallel.errors import Problem, RecipeError
+from msparallel.errors import Problem, RecipeError, short
 from msparallel.recipe.yaml_source import explain_error
 
 MAX_DEPTH = 20
@@ -34,12 +34,14 @@ class Tree:
     file: path as the user wrote it.
     values: the document; every mapping is a dict with text keys.
     lines: dotted key -> line of its last mention.
+    elsewhere: dotted key -> where its value came from, if not from this file: the command line, a model's config.json.
     repeated: dotted keys that stand more than once in one mapping -> their lines; YAML takes the last.
     """
 
     file: str
     values: Mapping[str, Any]
     lines: Mapping[str, int] = field(default_factory=dict)
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
     repeated: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def get(self, key: str) -> Any:
@@ -52,11 +54,15 @@ class Tree:
                 found = found.get(name) if isinstance(found, dict) else None
         return found
 
-    def line(self, key: str) -> int | None:
-        """Line of a key, or of the nearest mapping around it."""
-        while key and key not in self.lines:
+    def place(self, key: str) -> tuple[str, int | None]:
+        """File and line of a key, or of the nearest mapping around it."""
+        while key and key not in self.lines and key not in self.elsewhere:
             key = key.rpartition(".")[0]
-        return self.lines.get(key)
+        return (self.elsewhere[key], None) if key in self.elsewhere else (self.file, self.lines.get(key))
+
+    def line(self, key: str) -> int | None:
+        """Line of a key, or of the nearest mapping around it; None for what did not come from this file."""
+        return self.place(key)[1]
 
     def leaves(self) -> Iterator[tuple[str, Any]]:
         """Dotted keys that hold no mapping of their own, in the order of the file."""
@@ -86,7 +92,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()
         if getattr(event, "tag", None) not in (None, "!"):
-            told = f"the tag {event.tag} is not read here; write the plain value"
+            told = f"the tag {short(event.tag, 40)} is not read here; write the plain value"
             raise yaml.composer.ComposerError(None, None, told, event.start_mark)
         self.depth += 1
         if self.depth > MAX_DEPTH:
@@ -143,7 +149,7 @@ class _Builder:
         try:
             return self.loader.construct_object(node)
         except (ValueError, OverflowError, yaml.YAMLError):  # month 13, thousands of digits, a lone `=`
-            raise self.refused("odd_value", f"{node.value[:40]} cannot be read as a value.", line, key) from None
+            raise self.refused("odd_value", f"{short(node.value, 40)} cannot be read as a value.", line, key) from None
 
 
 def _leaves(key: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

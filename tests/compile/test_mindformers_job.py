@@ -13,7 +13,8 @@ from msparallel.compile.request import Request
 from msparallel.compile.terms import read_terms
 from msparallel.errors import RecipeError, UserError
 from msparallel.interop.mindformers import read_mindformers
-from msparallel.interop.model_names import preset_config
+from msparallel.interop.model_names import EXPERT_NAMES, NAMES, preset_config
+from msparallel.recipe.values import misfits
 
 pytestmark = pytest.mark.pure
 DEEP = {"model.model_config.num_hidden_layers": 33}
@@ -98,9 +99,11 @@ def test_representative_layers_of_a_short_model(tmp_path):
     ({"use_legacy": True}, "legacy", "use_legacy", "use_legacy: False"),
     ({"use_legacy": GONE}, "legacy", "use_legacy", "where the key is absent"),
     ({"run_mode": "predict"}, "not_training", "run_mode", "train or finetune"),
+    ({"run_mode": GONE}, "not_training", "run_mode", "states no run_mode"),
+    ({"run_mode": None}, "not_training", "run_mode", "states no run_mode"),
     ({"context.mode": 1}, "pynative", "context.mode", "Set context.mode to 0"),
     ({"model.model_config.offset": [1, 1]}, "offset", "model.model_config.offset", "9 layers over 2 stages x 1 are 4"),
-    ({"model.model_config.num_hidden_layers": 0}, "value", "model.model_config.num_hidden_layers", "from 1 to"),
+    ({"model.model_config.num_hidden_layers": 0}, "wrong_type", "model.model_config.num_hidden_layers", "from 1 to"),
     ({"model.model_config.num_hidden_layers": GONE}, "no_shape", "model", "--model-config qwen3_8b"),
     ({"model.model_config.model_type": "glm4_moe"}, "architecture", "model.model_config.model_type", "no training"),
     ({"model.model_config": {}, "pretrained_model_dir": "/none"}, "no_shape", "pretrained_model_dir", "/none"),
@@ -112,6 +115,50 @@ def test_what_is_not_compiled(tmp_path, changes, rule, key, told):
     assert told in problem.message
     if changes.get(key, GONE) is not GONE:
         assert problem.line
+
+
+COLUMNS = "train_dataset.input_columns"
+
+
+@pytest.mark.parametrize("changes, key", [
+    *(({"train_dataset": value}, "train_dataset") for value in (GONE, None, {})),
+    *(({COLUMNS: value}, COLUMNS) for value in (None, [], "input_ids", [1], 3, {"a": 1})),
+    ({"train_dataset": {"num_parallel_workers": 8}}, COLUMNS),
+    ({COLUMNS: GONE, "train_dataset.data_loader.type": "HFDataLoader"}, COLUMNS),
+])  # fmt: skip
+def test_without_columns_there_is_no_batch_to_compile(tmp_path, changes, key):
+    problem = refused(write(tmp_path, changes))
+    assert (problem.rule, problem.key) == ("no_columns", key) and "input_columns" in problem.message
+
+
+@pytest.mark.parametrize("value", [[], "data", 3])
+def test_a_data_set_is_a_section(tmp_path, value):
+    assert refused(write(tmp_path, {"train_dataset": value})).message.startswith("train_dataset takes a section")
+
+
+@pytest.mark.parametrize("changes", [
+    {COLUMNS: GONE},
+    {COLUMNS: GONE, "train_dataset.data_loader": {"type": "HFDataLoader", "create_attention_mask": True}},
+])  # fmt: skip
+def test_columns_that_mindformers_knows_by_itself(tmp_path, changes):
+    assert job(write(tmp_path, changes))
+
+
+def fits(name, value):
+    return name not in misfits("model", {name: value})
+
+
+IMPOSSIBLE = [(theirs, value) for theirs, ours in (NAMES | EXPERT_NAMES).items()
+              for value in ("x", 0, -1, 1.5, 10**21, [1], {"a": 1}, True, float("nan"), float("inf"))
+              if not fits(ours, value)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), IMPOSSIBLE)
+def test_numbers_that_no_model_has_are_told_before_anything_is_compiled(tmp_path, name, value):
+    path = write(tmp_path, EXPERTS | {f"model.model_config.{name}": value})
+    problem = refused(path)
+    assert (problem.key, problem.rule) == (f"model.model_config.{name}", "wrong_type")
+    assert problem.message.startswith(f"{name} takes ") and problem.line == line_of(path, f"    {name}:")
 
 
 def test_memory_grows_with_layers_experts_and_graphs_of_their_own(tmp_path):
@@ -162,16 +209,74 @@ def test_overrides_are_mindformers_own_keys(tmp_path):
     ("parallel_config.model_paralel=8", "Did you mean parallel_config.model_parallel=...?"),
     ("parallel.model_parallel=8", "Did you mean parallel_config.model_parallel=...?"),
     ("parallel_config.model_parallel", "dotted keys"),
-    ("parallel_config.model_parallel=", "dotted keys"),
+    ("parallel_config.model_parallel=", "Nothing stands after"),
     ("nowhere.at.all=1", "dotted keys"),
     ("parallel_config.model_parallel.deeper=1", "dotted keys"),
     ("parallel_config.model_parallel=[", "not"),
     ("parallel_config.model_parallel=two", "whole number"),
     ("=3", "dotted keys"),
+    ("run_mod=train", "Did you mean run_mode=...?"),
+    ("model_parallel=8", "Did you mean parallel_config.model_parallel=...?"),
+    ("parallel_config=3", "such as parallel_config.data_parallel=..."),
+    ("parallel_config={data_parallel: 4}", "such as parallel_config.data_parallel=..."),
+    ("callbacks.0.type=X", "callbacks is a list"),
+    ("seed.deeper=1", "Did you mean seed=...?"),
+    ("foo=1", "dotted keys"),
+    ("parallel_config..model_parallel=1", "dotted keys"),
 ])  # fmt: skip
 def test_overrides_that_mean_nothing(tmp_path, text, told):
     problem = refused(write(tmp_path), text)
     assert told in str(problem)
+    assert (problem.file, problem.line) == ("command line", None)
+    key, equals, value = text.partition("=")
+    assert not (equals and value) or f"Did you mean {key}=" not in problem.message
+
+
+def test_what_is_typed_can_make_a_section_and_nothing_below_a_value(tmp_path):
+    path = write(tmp_path, {"parallel_config": GONE, "parallel.dataset_strategy": [[1, 1]] * 4})
+    assert str(job(path, "parallel_config.data_parallel=2").mesh) == "dp2 (2)"
+    with pytest.raises(RecipeError, match="foo.x"):
+        job(path, "foo=1", "foo.x=2")
+
+
+@pytest.mark.parametrize("text, rule", [
+    ("run_mode=predict", "not_training"),
+    ("use_legacy=True", "legacy"),
+    ("context.mode=1", "pynative"),
+    ("model.model_config.offset=[1, 1]", "offset"),
+    ("model.model_config.num_hidden_layers=0", "wrong_type"),
+    ("model.model_config.hidden_size=wide", "wrong_type"),
+    ("parallel_config.model_parallel=x", "wrong_type"),
+    ("parallel.parallel_mode=9", "wrong_type"),
+    ("train_dataset.input_columns=[]", "no_columns"),
+    ("model.model_config.model_type=glm4_moe", "architecture"),
+])  # fmt: skip
+def test_a_typed_value_is_blamed_on_the_command_line(tmp_path, text, rule):
+    problem = refused(write(tmp_path), text)
+    assert (problem.file, problem.line, problem.rule) == ("command line", None, rule)
+    assert problem.key == text.partition("=")[0]
+
+
+def test_top_level_values_can_be_typed(tmp_path):
+    path = write(tmp_path, {"run_mode": GONE, "use_legacy": True, "use_parallel": False})
+    found = job(path, "run_mode=finetune", "use_legacy=False", "use_parallel=True")
+    assert str(found.mesh) == "pp2 x dp2 x tp4 (16)"
+    assert read_terms(found.variants[0].request).config.run_mode == "finetune"
+
+
+@pytest.mark.parametrize("name, value", [("hidden_size", "x"), ("rms_norm_eps", float("nan")), ("seq_length", "x"),
+                                         ("num_hidden_layers", 0), ("model_type", "glm4_moe")])  # fmt: skip
+def test_a_value_beside_the_file_is_blamed_on_its_own_file(tmp_path, name, value):
+    for given, folder, place in (({name: value}, "", "--model-config"), (None, "weights", "weights/config.json")):
+        (tmp_path / "weights").mkdir(exist_ok=True)
+        (tmp_path / "weights" / "config.json").write_text(json.dumps({name: value}), encoding="utf-8")
+        changes = {"pretrained_model_dir": str(tmp_path / folder)} if folder else {}
+        path = write(tmp_path, changes | {f"model.model_config.{name}": GONE})
+        with pytest.raises(RecipeError) as error:
+            mindformers_job(read_mindformers(path, given))
+        [problem] = error.value.problems
+        assert problem.key == f"model.model_config.{name}" and problem.line is None
+        assert problem.file == (str(tmp_path / place) if folder else place)
 
 
 def test_the_same_override_twice(tmp_path):

@@ -93,6 +93,22 @@ def test_what_both_sides_have_survives_there_and_back(tmp_path, name, overrides)
     assert comparable(after) == comparable(before)
 
 
+@pytest.mark.parametrize("copies", [(1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 2)], ids=str)
+@pytest.mark.parametrize("level", ["level1", "level2", "level3"])
+def test_the_optimizer_shard_survives_wherever_there_are_copies(tmp_path, copies, level):
+    dp, cp = copies
+    for size in [number for number in (2, 4, 8) if dp * cp % number == 0] + ["null"]:
+        overrides = [f"parallel.optimizer_shard={level}", f"parallel.optimizer_shard_size={size}",
+                     f"parallel.data_parallel={dp}", f"parallel.context_parallel={cp}",
+                     f"train.global_batch_size={4 * dp}", "cluster.nodes=null",
+                     "cluster.devices_per_node=null"]  # fmt: skip
+        overrides += ["parallel.context_parallel_algo=null"] * (cp == 1)
+        before, after = there_and_back(tmp_path, "qwen3_8b_cp4_tp2", overrides)
+        shards = [(plan.recipe.parallel.optimizer_shard, plan.recipe.parallel.optimizer_shard_size, plan.mesh)
+                  for plan in (before, after)]  # fmt: skip
+        assert shards[0] == shards[1] and shards[0][0]
+
+
 def test_every_shipped_recipe_is_exported_or_refused():
     assert set(EXPORTED) | set(REFUSED) == set(shipped_recipes())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import yaml
 from interop.mindformers_files import EXPERTS, GONE, document, line_of, write
 
 from msparallel.errors import RecipeError
@@ -91,6 +92,78 @@ def test_a_mixture_of_experts(tmp_path):
     assert told[f"{CONFIG}routed_scaling_factor"] == told[f"{CONFIG}moe_router_load_balancing_type"] == "differs"
 
 
+def missed(result: Imported) -> list[str]:
+    """Keys of the YAML that are neither carried nor told, by themselves or with all that is below a key."""
+    told = {item.key for item in result.not_carried} | {key for keys in result.carried.values() for key in keys}
+    tree = result.config.tree
+    callbacks = enumerate(tree.get("callbacks") or [])
+    items = [f"callbacks.{at}.{name}" for at, item in callbacks for name in (item if isinstance(item, dict) else ["x"])]
+    leaves = [key for key, _ in tree.leaves() if key != "callbacks"] + items
+    above = {key: [key[:at] for at in range(len(key) + 1) if at == len(key) or key[at] == "."] for key in leaves}
+    return [key for key in leaves if not told.intersection(above[key])]
+
+
+MODES = [
+    {"use_parallel": False}, {"parallel_config": {}}, {"parallel.parallel_mode": 0}, {"parallel.parallel_mode": 3},
+    {"parallel.parallel_mode": 1, "parallel.strategy_ckpt_config": {"save_file": "s.ckpt"}},
+    {"parallel.parallel_mode": 2, "parallel.search_mode": "sharding_propagation", "parallel_config.model_parallel": 1,
+     "parallel_config.pipeline_stage": 1, "parallel_config.context_parallel": 1, "parallel_config.data_parallel": 4,
+     "parallel_config.expert_parallel": 1},
+]  # fmt: skip
+KNOWN = {
+    **EXPERTS, "parallel.strategy_ckpt_config": {"save_file": "s.ckpt", "load_file": "l.ckpt"},
+    "parallel.search_mode": "recursive_programming",
+    "parallel.comm_fusion": {"openstate": True, "allreduce": {"mode": "auto", "config": None}},
+    "parallel.pipeline_config": {"pipeline_interleave": True, "pipeline_scheduler": "1f1b"},
+    "parallel.parallel_optimizer_config": {"optimizer_level": "level2", "gradient_accumulation_shard": True,
+                                           "optimizer_weight_shard_size": 2, "parallel_optimizer_threshold": 64},
+    "parallel_config.context_parallel": 2, "parallel_config.context_parallel_algo": "colossalai_cp",
+    "recompute_config.select_recompute": [ATTENTION_CORE], "lr_schedule.warmup_ratio": 0.1,
+    "grouped_lr_schedule": {"default": {"type": "ConstantWarmUpLR", "learning_rate": 3e-5, "total_steps": 600}},
+    "optimizer.learning_rate": 1e-4,
+    "runner_wrapper.scale_sense": {"type": "DynamicLossScaleUpdateCell", "loss_scale_value": 1024},
+    "callbacks": [{"type": "MFLossMonitor", "per_print_times": 5, "origin_epochs": 3},
+                  {"type": "ProfileMonitor", "start_step": 1}, "word"],
+    "train_dataset_task.dataset_config": document()["train_dataset"],
+}  # fmt: skip
+"""Every key that has a word here in some mode."""
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_in_every_mode_each_key_is_carried_or_told_and_a_known_one_for_its_own_reason(tmp_path, mode, dtype):
+    result = imported(tmp_path, KNOWN | mode | {f"{CONFIG}compute_dtype": dtype})
+    assert missed(result) == []
+    assert [item.key for item in result.not_carried if item.reason == "not a key that msparallel knows"] == []
+
+
+def without(path, key):
+    """The file's text again, with a key taken out."""
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    *way, name = key.split(".")
+    section = values
+    for part in way:
+        section = section[int(part) if isinstance(section, list) else part]
+    section.pop(name)
+    return yaml.safe_dump(values, sort_keys=False, width=1000)
+
+
+SAYS_WHAT_IT_IS = ("run_mode", "use_legacy", "use_parallel", f"{CONFIG}model_type",
+                   *(f"callbacks.{at}.type" for at in range(2)))  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", [{}, EXPERTS, {"use_parallel": False}, {"parallel.parallel_mode": 0}], ids=str)
+def test_what_is_said_to_change_nothing_changes_nothing(tmp_path, changes):
+    result = imported(tmp_path, changes)
+    path, idle = tmp_path / "small.yaml", [item for item in result.not_carried if item.kind in ("same", "no_effect")]
+    assert len(idle) > 10
+    other = tmp_path / "other.yaml"
+    for item in idle:
+        if item.key not in SAYS_WHAT_IT_IS:
+            other.write_text(without(path, item.key), encoding="utf-8")
+            assert import_mindformers(other).recipe.sections == result.recipe.sections, item
+
+
 CHANGES = [
     ({"parallel_config.data_parallel": 1}, "parallel.optimizer_shard", False),
     ({"parallel_config.use_seq_parallel": False}, "parallel.sequence_parallel", False),
@@ -151,7 +224,9 @@ CHANGES = [
 
 @pytest.mark.parametrize(("changes", "key", "value"), CHANGES, ids=lambda item: item if isinstance(item, str) else "")
 def test_what_becomes_of_a_setting(tmp_path, changes, key, value):
-    assert imported(tmp_path, changes).recipe.value(key) == value
+    result = imported(tmp_path, changes)
+    assert result.recipe.value(key) == value
+    assert missed(result) == []
 
 
 DIFFERENT = [
@@ -231,6 +306,37 @@ def test_a_suggestion_can_be_typed_behind_the_file(tmp_path):
     problem = refused(tmp_path, change)[0]
     assert problem.suggestion
     assert imported(tmp_path, change, overrides=problem.suggestion.split()).recipe.parallel.micro_batch_num >= 2
+
+
+@pytest.mark.parametrize(("change", "told"), [
+    (GONE, "states no run_mode"), (None, "states no run_mode"), ("", "states no run_mode"),
+    ("predict", "generates text"), ("eval", "does not train"),
+])  # fmt: skip
+def test_a_run_mode_that_does_not_train(tmp_path, change, told):
+    [problem] = refused(tmp_path, {"run_mode": change})
+    assert told in problem.message and (problem.value == change or not change or change is GONE)
+
+
+@pytest.mark.parametrize("size", [3, 16])
+def test_a_shard_size_that_does_not_divide_the_copies_is_told_with_their_number(tmp_path, size):
+    changes = {"parallel_config.context_parallel": 4, "parallel_config.context_parallel_algo": "colossalai_cp",
+               "parallel.parallel_optimizer_config.optimizer_weight_shard_size": size}  # fmt: skip
+    result = imported(tmp_path, changes)
+    [told] = [item.reason for item in result.not_carried if item.key.endswith("optimizer_weight_shard_size")]
+    assert "data_parallel x context_parallel = 8" in told and result.recipe.parallel.optimizer_shard
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), -1, "x", [], 10**30], ids=str)
+@pytest.mark.parametrize("name", ["hidden_size", "num_attention_heads", "rms_norm_eps", "rope_theta"])
+def test_a_wrong_number_in_a_model_config_is_blamed_on_it(tmp_path, name, value):
+    given = {**preset_config("qwen3_8b"), name: value}
+    bare = {"model.model_config": {"offset": 0}, "pretrained_model_dir": GONE}
+    if value == 10**30 and name in ("rms_norm_eps", "rope_theta"):
+        assert imported(tmp_path, bare, model_config=given).recipe
+        return
+    problem = next(problem for problem in refused(tmp_path, bare, model_config=given) if problem.key == CONFIG + name)
+    assert (problem.file, problem.line) == ("--model-config", None)
+    assert "the text 'nan'" not in problem.message and "the text 'inf'" not in problem.message
 
 
 def test_an_override_without_a_key_is_told(tmp_path):

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from interop.mindformers_files import DENSE, EXPERTS, document
 
 from msparallel.cli.import_ import report_lines
-from msparallel.errors import RecipeError, printable
+from msparallel.compile.mindformers_job import mindformers_job
+from msparallel.errors import RecipeError, UserError, printable
 from msparallel.interop.import_mindformers import import_mindformers
-from msparallel.interop.mindformers import is_mindformers
+from msparallel.interop.mindformers import is_mindformers, read_mindformers
 from msparallel.interop.model_names import read_model
+from msparallel.recipe.load import load_recipe
 
 pytestmark = pytest.mark.pure
 QUIET = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -80,6 +82,40 @@ def try_values(path: Path, base: Any, ways: list[tuple[Any, ...]], each: int) ->
 @pytest.mark.parametrize("base", BASES, ids=["dense", "experts"])
 def test_some_value_in_any_place(tmp_path, base):
     assert try_values(tmp_path / "file.yaml", base, places(base), 3) == {"carried", "refused"}
+
+
+LONG = ["x" * 100_000, "x " * 50_000]
+
+
+def told_of(path: Path) -> str:
+    """All that `import` and `dryrun` say of a file before anything is compiled."""
+    told = ""
+    try:
+        told += "\n".join(report_lines(import_mindformers(path)))
+    except UserError as error:
+        told += str(error)
+    try:
+        mindformers_job(read_mindformers(path))
+    except UserError as error:
+        told += str(error)
+    return told
+
+
+@pytest.mark.parametrize("long", LONG, ids=["one word", "words"])
+def test_what_is_very_long_is_not_told_in_full(tmp_path, long):
+    path = tmp_path / "file.yaml"
+    for way in places(DENSE)[:: 4 if long == LONG[0] else 9]:
+        path.write_text(yaml.safe_dump(with_value(DENSE, way, long), width=10**6), encoding="utf-8")
+        assert len(told_of(path)) < 20_000, way
+    for tail in (f"a: *{long}", f"a: '{long}", f"? {long}", f"{long}: 1", f"a: !{long} 1", f"%{long}"):
+        path.write_text(f"{TEXT}{tail}\n", encoding="utf-8")
+        assert len(told_of(path)) < 20_000, tail[:9]
+    path.write_text(TEXT, encoding="utf-8")
+    for text in (long, f"{long}=1", f"seed={long}", f"seed=[{long}", f"parallel_config.{long}=1", f"seed=*{long}"):
+        for read in (lambda texts: read_mindformers(path, None, texts), lambda texts: load_recipe("quickstart", texts)):
+            with pytest.raises(UserError) as error:
+                read([text, text])
+            assert len(str(error.value)) < 30_000, text[:20]
 
 
 @pytest.mark.slow

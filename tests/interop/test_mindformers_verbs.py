@@ -55,10 +55,30 @@ def test_json_is_one_document(call, tmp_path):
     code, out, err = call("import", write(tmp_path), "--json")
     document = json.loads(out)
     assert code == 0 and not err
-    assert set(document) == {"recipe", "not_carried", "absent", "model_source", "output"}
+    assert set(document) == {"recipe", "carried", "not_carried", "absent", "model_source", "output"}
     assert {"key", "line", "value", "kind", "reason"} == set(document["not_carried"][0])
     code, out, _ = call("import", write(tmp_path, {"run_mode": "predict"}), "--json")
     assert code == 2 and json.loads(out)["problems"][0]["rule"] == "not_training"
+
+
+FAULTS = {
+    "alias": "a: *nowhere\n", "tab": "a:\n\tb: 1\n", "second document": "---\na: 1\n", "tag": "a: !!python/none x\n",
+    "depth": "a: " + "[" * 30 + "]" * 30 + "\n", "quote": "a: 'b\n", "bracket": "a: [b\n", "colon": "a: b: c\n",
+    "merge key": "a: {<<: {b: 1}}\n", "control character": "a: \x07\n", "twice indented": "a: 1\n   b: 2\n",
+    "many values": "a: &a [1, 2]\nb: &b [" + "*a, " * 150 + "]\nc: [" + "*b, " * 150 + "]\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_yaml_is_told_with_its_line_by_every_verb_that_takes_such_files(call, tmp_path, fault):
+    path = write(tmp_path)
+    lines = len(path.read_text().splitlines())
+    path.write_text(path.read_text() + FAULTS[fault])
+    told = [call(verb, path) for verb in ("import", "dryrun")]
+    assert told[0] == told[1] and told[0][0] == 2
+    line = int(told[0][2].partition(f"{path}:")[2].partition(" ")[0])
+    assert lines < line <= lines + 3
+    assert "This is a MindFormers YAML, not a recipe" not in told[0][2]
 
 
 @pytest.mark.parametrize(("source", "words"), [

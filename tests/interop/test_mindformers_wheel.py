@@ -11,6 +11,7 @@ import os
 
 import pytest
 from interop.mindformers_files import VARIABLE, wheel_configs
+from interop.test_import_mindformers import missed
 
 from msparallel.errors import RecipeError
 from msparallel.interop.import_mindformers import import_mindformers
@@ -35,6 +36,7 @@ def test_every_file_is_a_recipe_or_one_message(path):
         assert error.problems[0].line or error.problems[0].rule in ("not_mindformers", "legacy")
         return
     assert resolve(result.recipe).world_size > 1
+    assert missed(result) == []
     assert not [item for item in result.not_carried if item.reason == "not a key that msparallel knows"]
 
 
