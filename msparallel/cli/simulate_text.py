@@ -16,7 +16,7 @@ from msparallel.cli.timeline_text import timeline_lines
 from msparallel.compile.strategies import ranges
 from msparallel.errors import printable
 from msparallel.recipe.override import format_override
-from msparallel.simulate.execution import LIMITS
+from msparallel.simulate.execution import LIMITS, Comparison
 from msparallel.simulate.simulate import Simulation
 from msparallel.simulate.timed import Timed
 
@@ -27,11 +27,11 @@ MOST_NAMES = 5
 
 def simulation_text(found: Simulation) -> str:
     """The whole report."""
-    sections = [_head(found), _losses(found), _differences(found), _verdict(found)]
+    sections = [_head(found), loss_lines(found), difference_lines(found), verdict_lines(found)]
     if found.timed:
         small = ["Of this small model (--timeline times the recipe as it is):"] if found.changes else []
         sections.append(small + timeline_lines(found.timed, _width()))
-    return _joined(sections)
+    return joined(sections)
 
 
 def timed_text(timed: Timed) -> str:
@@ -43,10 +43,11 @@ def timed_text(timed: Timed) -> str:
         f"{plan.mesh}, {plan.micro_batch_num} micro-batches a step; compiled: rank {compiled}, the others of a "
         "stage are taken to be alike",
     ]
-    return _joined([head, timeline_lines(timed, _width())])
+    return joined([head, timeline_lines(timed, _width())])
 
 
-def _joined(sections: Iterable[Iterable[str]]) -> str:
+def joined(sections: Iterable[Iterable[str]]) -> str:
+    """Sections with an empty line between them; empty ones are left out."""
     return printable("\n\n".join("\n".join(lines) for lines in sections if lines))
 
 
@@ -70,7 +71,8 @@ def _head(found: Simulation) -> list[str]:
     return lines
 
 
-def _losses(found: Simulation) -> list[str]:
+def loss_lines(found: Comparison) -> list[str]:
+    """Losses side by side, step by step."""
     if not found.cluster_losses:
         return []
     lines = ["step   one device      cluster   relative difference"]
@@ -79,7 +81,8 @@ def _losses(found: Simulation) -> list[str]:
     return lines
 
 
-def _differences(found: Simulation) -> list[str]:
+def difference_lines(found: Comparison) -> list[str]:
+    """How far gradients, weights and copies are apart."""
     lines = []
     if found.gradients:
         lines.append(
@@ -99,7 +102,8 @@ def _differences(found: Simulation) -> list[str]:
     return lines
 
 
-def _verdict(found: Simulation) -> list[str]:
+def verdict_lines(found: Comparison) -> list[str]:
+    """Whether the cluster computes the same, or the deadlock."""
     if found.deadlock:
         return [str(found.deadlock)]
     if found.same:

@@ -31,11 +31,13 @@ class Built:
     """Attributes:
     roles: kept value -> what it is for.
     notes: what a reader of the result must know.
+    input_names: columns that the first graph's inputs are, where MindFormers names them.
     """
 
     graphs: list[StepGraph]
     roles: dict[str, Role]
     notes: list[str] = field(default_factory=list)
+    input_names: list[str] = field(default_factory=list)
 
 
 def build(request: Request) -> Built:

@@ -44,10 +44,7 @@ def build_mindformers(request: Request) -> Built:
     side_file, source = speed_up_file(read.tree), Path(request.source).resolve()
     model_folder = Path(read.model_source).resolve().parent if given is None and read.model_source else None
     folder = Path(request.folder).resolve()
-    # MindFormers keeps logs, strategies and checkpoints below these; both are read when it is imported.
-    os.environ.update(LOCAL_DEFAULT_PATH=str(folder / "output"), LOG_MF_PATH=str(folder / "output" / "log"))
-    os.chdir(folder)
-    tempfile.tempdir = str(folder)
+    enter_folder(folder)
     import mindformers
     from mindformers.tools.register import MindFormerConfig
     from mindformers.trainer.build_trainer import build_trainer
@@ -70,7 +67,15 @@ def build_mindformers(request: Request) -> Built:
         optimizer = trainer.create_optimizer_scheduler(network, set())
         step = trainer.create_model_wrapper(network, optimizer).set_train()
     graph = StepGraph(cell=step, inputs=_inputs(config, _seq_length(trainer)), executions=1)
-    return Built(graphs=[graph], roles=_roles(step, network, optimizer), notes=notes)
+    names = list(config.train_dataset.input_columns)
+    return Built(graphs=[graph], roles=_roles(step, network, optimizer), notes=notes, input_names=names)
+
+
+def enter_folder(folder: Path) -> None:
+    """Make MindFormers, not yet imported, keep logs, strategies, checkpoints and temporary files in a folder."""
+    os.environ.update(LOCAL_DEFAULT_PATH=str(folder / "output"), LOG_MF_PATH=str(folder / "output" / "log"))
+    os.chdir(folder)
+    tempfile.tempdir = str(folder)
 
 
 def _changes(read: MindFormersConfig, layers_of_a_group: int | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from msparallel.compile.collectives import participants
-from msparallel.compile.dryrun import recipe_job
+from msparallel.compile.dryrun import Variant, recipe_job
 from msparallel.compile.expand import Execution, Output, UnreadableGraph, expand, leaves
 from msparallel.compile.graph import CompiledGraph, ConstantTensor, Parameter, read_graph
 from msparallel.compile.order import cell_path, is_collective, run_order
@@ -79,6 +79,11 @@ def compiled_programs(plan: Plan, ranks: Iterable[int], folder: Path, progress: 
         RunError, UserError: what `compile_ranks` and `read_program` raise.
     """
     (variant,) = recipe_job(plan, "full").variants
+    return compiled_variant(variant, ranks, folder, progress)
+
+
+def compiled_variant(variant: Variant, ranks: Iterable[int], folder: Path, progress: bool) -> list[RankProgram]:
+    """The same for ranks of any job."""
     requests = [replace(variant.request, rank=rank, folder=str(folder / f"rank_{rank}")) for rank in ranks]
     done = compile_ranks(requests, memory_bytes=variant.memory_bytes, progress=progress)
     return sorted((read_program(Path(request.folder), request.rank) for request in done), key=lambda p: p.rank)
