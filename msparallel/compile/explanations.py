@@ -17,6 +17,7 @@ from typing import Any
 
 from msparallel.compile.refusal import Refusal
 from msparallel.compile.terms import Terms
+from msparallel.interop.mindformers import ENGINE_MODES
 from msparallel.recipe.rules.finding import divisors, multiples_near, nearby
 
 Tries = Iterable[Mapping[str, Any]]
@@ -25,7 +26,7 @@ Tries = Iterable[Mapping[str, Any]]
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
     """Attributes:
-    name: of `terms.KEYS`, what to look at first.
+    name: of `terms.KEYS`, or a dotted key of the file's own: what to look at first.
     message: the rule with its numbers.
     tries: changes that may mend it, nearest first.
     """
@@ -121,7 +122,7 @@ def odd_number_of_pieces(found: re.Match[str], refusal: Refusal, terms: Terms) -
 
 def strategy_of_another_shape(found: re.Match[str], refusal: Refusal, terms: Terms) -> Explanation:
     """A strategy has as many entries as the operator has inputs, and each as many numbers as the input has dims."""
-    if "VirtualDataset" in refusal.operator or "dataset_strategy" in found.string:
+    if "VirtualDataset" in refusal.operator or "dataset" in found.string:
         return Explanation(
             name="dataset_strategy",
             message="The data set's strategy needs one entry for each input of the network, each with one number for "
@@ -167,6 +168,13 @@ def devices_over_stages(found: re.Match[str], refusal: Refusal, terms: Terms) ->
 
 def device_number_of_the_launch(found: re.Match[str], refusal: Refusal, terms: Terms) -> Explanation:
     """device_num is the number of processes that were started."""
+    if terms.config and terms.config.mode not in ENGINE_MODES:
+        return Explanation(
+            name="mode",
+            message=f"In mode {terms.config.mode} MindFormers sets every degree to 1, and its model then refuses a job "
+            f"of {found['devices']} devices.",
+            tries=[{"mode": 1}],
+        )
     return Explanation(
         name="dp",
         message=f"The degrees ask for {found['stated']} devices ({_degrees(terms)}), but the job was started for "
@@ -297,12 +305,13 @@ def accumulation_is_missing(found: re.Match[str], refusal: Refusal, terms: Terms
 
 def shard_larger_than_devices(found: re.Match[str], refusal: Refusal, terms: Terms) -> Explanation:
     """The optimizer shard's size is at most the stage's devices."""
-    size, replicas = int(found["size"]), terms.degrees["dp"]
+    size, copies = int(found["size"]), _pieces(terms, ("dp", "cp"))
+    product = " x ".join(terms.word(axis) for axis in ("dp", "cp") if terms.degrees[axis] > 1) or "1"
     return Explanation(
         name="optimizer_shard_size",
-        message=f"Weights cannot be cut over {size} of {found['devices']} devices; the size must divide "
-        f"{terms.word('dp')}.",
-        tries=({"optimizer_shard_size": count} for count in nearby(size, divisors(replicas)) if count > 1),
+        message=f"Weights cannot be cut over {size} of {found['devices']} devices; the size must divide the devices "
+        f"that hold them alike, {product}.",
+        tries=({"optimizer_shard_size": count} for count in nearby(size, divisors(copies)) if count > 1),
     )
 
 
@@ -324,20 +333,6 @@ def no_scalar_loss(found: re.Match[str], refusal: Refusal, terms: Terms) -> Expl
         name="mode",
         message="The network gives something else than one loss, from which MindSpore cannot go back. Its construct "
         "must return the loss tensor.",
-    )
-
-
-def layers_of_stages(found: re.Match[str], refusal: Refusal, terms: Terms) -> Explanation:
-    """offset says for every stage how many layers it has beyond num_layers // stages."""
-    stages, layers = terms.degrees["pp"], terms.sizes.get("num_layers", 0)
-    groups = stages * terms.sizes.get("virtual_stages", 1)
-    rest = layers % groups
-    offset = [int(index < rest) for index in range(stages)]
-    return Explanation(
-        name="stage_layers",
-        message=f"{layers} layers over {groups} groups are {layers // groups} each and {rest} more. offset has one "
-        f"number for each of the {stages} stages, and they add up to {rest}.",
-        tries=[{"stage_layers": offset if rest else 0}] if groups == stages else (),
     )
 
 

@@ -65,7 +65,8 @@ def read_refusal(kind: str, text: str, log: str = "") -> Refusal:
         text: what it says, with stacks.
         log: what the process printed.
     """
-    sentence = _one_line(re.split(r"\n\s*\n|\n-{4,}|\nFunctionGraph :", text.strip())[0])
+    paragraphs = re.split(r"\n\s*\n", re.split(r"\n-{4,}|\nFunctionGraph :", text.strip())[0])
+    sentence = _one_line(" ".join(paragraphs[: 1 + paragraphs[0].endswith(":")]))
     reasons = tuple(dict.fromkeys(_logged(log)))
     named = _OPERATOR.search("\n".join((sentence, *reasons)))
     operator = next(filter(None, named.groups()), "") if named else ""

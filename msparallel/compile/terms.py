@@ -81,8 +81,8 @@ class Terms:
         return math.prod(self.degrees[axis] for axis in AXES)
 
     def key(self, name: str) -> str:
-        """Dotted key under which the file states what `name` means."""
-        return KEYS[name][0 if self.recipe else 1]
+        """Dotted key under which the file states what `name` means; a key of the file's own stays what it is."""
+        return KEYS[name][0 if self.recipe else 1] if name in KEYS else name
 
     def word(self, name: str) -> str:
         """The key's last part, with its value where it is a number."""
@@ -132,7 +132,7 @@ class Terms:
         """A problem at the line of a key.
 
         Args:
-            name: what to look at first.
+            name: what to look at first, of KEYS, or a dotted key of the file's own.
             rule: name of the rule.
             message: sentences.
             evidence: a line of its own below them.
@@ -198,9 +198,6 @@ def mindformers_terms(config: MindFormersConfig) -> Terms:
     if "vocab_size" in sizes:
         sizes["vocab_rows"] = sizes["vocab_size"]
     sizes |= {"seq_length": config.seq_length, "micro_batch_size": config.batch_size}
-    sizes["micro_batch_num"] = config.micro_batches
-    degrees = {
-        "pp": config.pipeline_stages, "dp": config.data_parallel, "cp": config.context_parallel,
-        "tp": config.model_parallel, "ep": config.expert_parallel,
-    }  # fmt: skip
+    sizes |= {"micro_batch_num": config.micro_batches, "virtual_stages": config.virtual_stages}
+    degrees = {axis: getattr(config.mesh, axis) for axis in AXES} | {"ep": config.expert_parallel}
     return Terms(sizes=sizes, degrees=degrees, config=config)

@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 from msparallel.compile import explanations as explain
+from msparallel.compile import mindformers_explanations as mindformers
 from msparallel.compile.refusal import Refusal, read_refusal
 from msparallel.compile.request import Request
 from msparallel.compile.terms import read_terms
@@ -98,7 +99,8 @@ TABLE: tuple[Entry, ...] = (
     _entry(r"The strategy is (?P<strategy>.*?), the value of strategy must be the power of 2, but get (?P<pieces>\d+)",
            explain.odd_number_of_pieces),
     _entry(r"strategy (?:size|len): \d+ is not equal to inputs|Invalid strategy for mat_a|'s size ?\d+ is not equal to "
-           r"dataset_strategy|value of strategy must be larger than 0", explain.strategy_of_another_shape),
+           r"dataset_strategy|input shapes size is not equal to dataset strategy size|value of strategy must be larger "
+           r"than 0", explain.strategy_of_another_shape),
     _entry(r"dimensions? can not be split, but the strategy is|The strategy corresponding to axis dimension\(\d+\) is "
            r"not 1", explain.whole_dimension),
     _entry(r"device_num' must be divisible by 8, or equal to 1, 2 or 4, but got the value of device_num: \d+",
@@ -142,7 +144,13 @@ MINDFORMERS_TABLE: tuple[Entry, ...] = (
     _entry(r"^(?P<number>\d+) is not divisible by (?P<pieces>\d+)", explain.uneven_cut),
     _entry(r"total_model_size\((?P<stated>\d+)\).*not equal to world_size \((?P<devices>\d+)\)",
            explain.device_number_of_the_launch),
-    _entry(r"sum of `offset` \(|offset.shape\[-1\] should equal", explain.layers_of_stages),
+    _entry(r"sum of `offset` \(|offset.shape\[-1\] should equal", mindformers.layers_of_stages),
+    _entry(r"data_parallel (?P<degree>\d+) should be equal to dataset_strategy\[0\]\[0\] (?P<rows>\d+)",
+           mindformers.batch_cut_otherwise),
+    _entry(r"The config '(?P<section>\w+)' gets an unexpected key: (?P<key>[^'\"]+)", mindformers.unknown_key),
+    _entry(r"The config '(?P<section>\w+)' is missing a required key: (?P<key>\w+)", mindformers.missing_key),
+    _entry(r"is mapped by multiple source keys: (?P<names>\[.*?\]) current convert is (?P<key>\w+):",
+           mindformers.one_thing_twice),
 )  # fmt: skip
 """The same for what MindFormers checks before MindSpore is asked."""
 

@@ -137,13 +137,12 @@ _WITH_WORDS = {
                         "micro_batch_num", "use_seq_parallel", "context_parallel_algo"),
     "recompute_config": ("recompute", "select_recompute"),
     "runner_config": ("batch_size", "gradient_accumulation_steps"),
-    "": ("run_mode", "use_parallel", "use_legacy", "seed", "output_dir"),
 }  # fmt: skip
 """Section that takes no other keys than MindFormers' own -> those that a recipe has words for."""
 
 
 def keys_of(section: str) -> list[str]:
-    """Names of a section's keys, as far as they are known here; the section is empty for the top level."""
+    """Names of a section's keys, as far as they are known here."""
     told = [name.rpartition(".")[2] for name in _REASONS if name.rpartition(".")[0] == section]
     return [*_WITH_WORDS.get(section, ()), *told]
 
