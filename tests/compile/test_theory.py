@@ -49,20 +49,26 @@ def test_sequence_parallel_gathers_and_scatters():
     assert backward == {"AllGather": each, "ReduceScatter": each}
 
 
+RECOMPUTE = (("parallel.recompute=none",), ("parallel.recompute=full",), ("parallel.recompute=selective",))
+
+
+@pytest.mark.slow
+def test_recompute_saves_memory():
+    """Of long sequences: the layers, not the loss over a large vocabulary, make the peak."""
+    long = (*TP_BATCH, "model.vocab_size=64", "train.seq_length=128")
+    plain, full, selective = (dried(*long, *words).ranks[0].peak.bytes for words in RECOMPUTE)
+    assert full < selective < plain
+
+
 @pytest.mark.slow
 def test_recompute_repeats_the_forward_sum_that_the_backward_pass_needs():
-    # The layers of long sequences, not the loss over a large vocabulary, make the peak.
-    words = (*TP_BATCH, "model.vocab_size=64", "train.seq_length=128")
-    plain = dried(*words).ranks[0]
-    full = dried(*words, "parallel.recompute=full").ranks[0]
-    selective = dried(*words, "parallel.recompute=selective").ranks[0]
+    plain, full, selective = (dried(*TP_BATCH, WIDE, *words).ranks[0] for words in RECOMPUTE)
     # Of a layer's two sums the second ends it; only what lies before the second norm is computed again.
     assert of_activations(full, "recompute") == {"AllReduce": MICRO_BATCHES * LAYERS}
     assert not of_activations(selective, "recompute")
     for report in (full, selective):
         assert of_activations(report, "forward") == of_activations(plain, "forward")
         assert of_activations(report, "backward") == of_activations(plain, "backward")
-    assert full.peak.bytes < selective.peak.bytes < plain.peak.bytes
 
 
 DP = ("llama2_7b_dp8_zero1", f"model.num_layers={LAYERS}", "train.global_batch_size=32")
