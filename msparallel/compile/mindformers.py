@@ -20,12 +20,15 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
+import yaml
 from mindspore import Tensor, nn
 from mindspore.nn.utils import no_init_parameters
 
 from msparallel.compile.build import Built
 from msparallel.compile.request import STRATEGY_FILE, Request, Role
 from msparallel.interop.mindformers import ARCHITECTURES, MindFormersConfig, read_json, read_mindformers, speed_up_file
+from msparallel.interop.mindformers_keys import MODEL
+from msparallel.interop.mindformers_overrides import with_values
 from msparallel.interop.model_names import load_model_config
 from msparallel.train.assemble import StepGraph
 
@@ -53,8 +56,7 @@ def build_mindformers(request: Request) -> Built:
         f"Put together by MindFormers {mindformers.__version__}; data sets, checkpoints and callbacks are left out, "
         "and the batch is zeros."
     ]
-    config = MindFormerConfig(str(source))
-    config.merge_from_dict(_changes(read, request.layers_of_a_group))
+    config = MindFormerConfig(str(_config_file(read, source, request.layers_of_a_group, folder)))
     if given is not None:
         model_folder = _written_model(given, folder)
     if model_folder is not None:
@@ -78,13 +80,20 @@ def enter_folder(folder: Path) -> None:
     tempfile.tempdir = str(folder)
 
 
-def _changes(read: MindFormersConfig, layers_of_a_group: int | None) -> dict[str, Any]:
-    """Overrides, and the number of layers where it is not the file's."""
+def _config_file(read: MindFormersConfig, source: Path, layers_of_a_group: int | None, folder: Path) -> Path:
+    """The file itself; where a value or the number of layers is another, a file with those in a folder.
+
+    MindFormers checks and fills a file in while it reads it, by run_mode and use_legacy: later is too late for changes.
+    """
     changes = dict(read.changes)
     if layers_of_a_group is not None:
         layers = layers_of_a_group * read.pipeline_stages * read.virtual_stages
-        changes |= {"model.model_config.num_hidden_layers": layers, "model.model_config.offset": 0}
-    return changes
+        changes |= {MODEL + "num_hidden_layers": layers, MODEL + "offset": 0}
+    if not changes:
+        return source
+    path = folder / "changed.yaml"
+    path.write_text(yaml.safe_dump(with_values(read.tree, changes).values, sort_keys=False), encoding="utf-8")
+    return path
 
 
 def _written_model(model: dict[str, Any], folder: Path) -> Path:

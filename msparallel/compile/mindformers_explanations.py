@@ -59,9 +59,11 @@ def missing_key(found: re.Match[str], refusal: Refusal, terms: Terms) -> Explana
 
 def one_thing_twice(found: re.Match[str], refusal: Refusal, terms: Terms) -> Explanation:
     """MindFormers has several names for some values of a model; a file states one of them."""
-    model = terms.config.model if terms.config else {}
-    stated = [name for name in re.findall(r"\w+", found["names"]) if name in model]
-    return Explanation(
-        name=MODEL + found["key"],
-        message=f"{' and '.join(stated) or found['names']} are one and the same to MindFormers. Keep one of them.",
-    )
+    model, key, names = terms.config.model if terms.config else {}, found["key"], re.findall(r"\w+", found["names"])
+    stated = [name for name in names if name in model]
+    if len(stated) > 1:
+        message = f"{' and '.join(stated)} are one and the same to MindFormers. Keep one of them."
+    else:
+        other = next((name for name in names if name != key), key)
+        message = f"To MindFormers {key} is another name for {other}, which its model has by default. Write {other}."
+    return Explanation(name=MODEL + key, message=message)

@@ -11,7 +11,7 @@ from math import prod
 from pathlib import Path
 
 import pytest
-from interop.mindformers_files import EXPERTS, GONE, wheel_configs, write
+from interop.mindformers_files import EXPERTS, GONE, line_of, wheel_configs, write
 
 from msparallel.compile.dryrun import DryRun, dry_run, recipe_job
 from msparallel.compile.mindformers_job import mindformers_job
@@ -128,12 +128,32 @@ def test_a_model_named_beside_the_file_and_overrides(tmp_path):
     assert str(done.mesh) == "pp2 x tp2 (4)" and done.ranks[0].layers == (2, 3)
 
 
-def test_what_mindformers_refuses_is_told_at_the_files_key(tmp_path):
-    path = write(tmp_path, SMALL | {"parallel_config.model_parallel": 3})
-    with pytest.raises(UserError) as error:
+DEGREES, LAYERS = "parallel_config.", "model.model_config.num_layers"
+
+
+@pytest.mark.parametrize("changes, key, told", [
+    ({DEGREES + "model_parallel": 3}, DEGREES + "model_parallel", "% 3"),
+    ({DEGREES + "data_parallel": GONE, DEGREES + "dataparallel": 2}, DEGREES + "dataparallel", "mean data_parallel?"),
+    ({"parallel_config": GONE}, "parallel.dataset_strategy", "Set parallel_config.data_parallel to 2"),
+    ({"parallel.dataset_strategy": [[2, 1]]}, "parallel.dataset_strategy", "one entry for each input"),
+    ({"parallel.parallel_mode": 0}, "parallel.parallel_mode", "Set parallel.parallel_mode to 1"),
+    ({LAYERS: 2}, LAYERS, "Keep one of them"),
+    ({LAYERS: 2, "model.model_config.num_hidden_layers": GONE}, LAYERS, "Write num_hidden_layers"),
+])  # fmt: skip
+def test_what_mindformers_refuses_is_told_at_the_files_key(tmp_path, changes, key, told):
+    path = write(tmp_path, SMALL | changes)
+    with pytest.raises(RecipeError) as error:
         dried(path, 0)
-    assert isinstance(error.value, RecipeError)
-    assert "model_parallel" in str(error.value) and "3" in str(error.value)
+    [problem] = error.value.problems
+    assert problem.key == key and told in problem.message
+    assert problem.line == line_of(path, f"  {key.rpartition('.')[2]}:") and ", rank 0: " in problem.message
+
+
+def test_top_level_values_can_be_typed(tmp_path):
+    path = write(tmp_path, SMALL | {"run_mode": "predict", "use_legacy": True})
+    done = dried(path, 0, overrides=["run_mode=finetune", "use_legacy=False", "use_parallel=False"])
+    assert str(done.mesh) == "one device (1)"
+    assert sum(prod(p.part.shape) for p in done.ranks[0].parameters if p.role == "weight") == weights_of(SMALL)
 
 
 def test_what_mindformers_refuses_without_an_explanation_of_ours(tmp_path):

@@ -255,6 +255,7 @@ MINDFORMERS_CASES = [
     ("mf_missing_key", "optimizer.type", ["needs optimizer.type"]),
     ("mf_batch", "parallel.dataset_strategy", ["batch into 2", "Set parallel_config.data_parallel to 2"]),
     ("mf_two_names", "model.model_config.num_layers", ["num_hidden_layers and num_layers are one", "Keep one"]),
+    ("mf_other_name", "model.model_config.num_layers", ["another name for num_hidden_layers", "Write num_hidden"]),
     ("shard_level", "parallel.parallel_optimizer_config.optimizer_level", ["level1", "lazy_inline"]),
 ]  # fmt: skip
 
@@ -268,6 +269,7 @@ MINDFORMERS_CHANGES = {
     "mf_unknown_key": [("data_parallel: 2", "dataparallel: 2")],
     "mf_missing_key": [("model:", "optimizer:\n  betas: [0.9, 0.95]\nmodel:")],
     "mf_batch": [("parallel_mode: 1", "parallel_mode: 1\n  dataset_strategy: [[2, 1]]"), ("  data_parallel: 2\n", "")],
+    "mf_other_name": [("num_hidden_layers: 5", "num_layers: 2")],
     "mf_two_names": [("num_hidden_layers: 5", "num_hidden_layers: 5\n    num_layers: 2")],
 }
 """Refusal -> what the file says that led to it."""
