@@ -120,7 +120,6 @@ def simulate_mindformers(
         model_config=variant.request.model_config,
         steps=steps,
         seed=_seed(small),
-        replicas=replicas(small),
         micro_batches=small.micro_batches,
     )
     clock: dict[str, float] = {}

@@ -72,11 +72,11 @@ def draw(drawing: Drawing, step: int, *, uneven: bool = False) -> dict[str, np.n
     return {name: np.ascontiguousarray(columns[name], np.int32) for name in drawing.shapes}
 
 
-def micro_batch_means(batch: Mapping[str, np.ndarray], *, replicas: int, micro_batches: int) -> dict[str, np.ndarray]:
+def micro_batch_means(batch: Mapping[str, np.ndarray], micro_batches: int) -> dict[str, np.ndarray]:
     """The batch with loss weights (float32) that make one average over all rows the mean of micro-batches' averages.
 
-    A replica's rows lie together, micro-batch after micro-batch; a micro-batch is that of all replicas.
+    A micro-batch is consecutive rows: MindSpore's engine gathers the rows of all replicas before it cuts them.
     """
-    counts = batch["loss_mask"].astype(np.float32).reshape(replicas, micro_batches, -1)
-    weights = counts / counts.sum(axis=(0, 2), keepdims=True)
+    counts = batch["loss_mask"].astype(np.float32).reshape(micro_batches, -1)
+    weights = counts / counts.sum(axis=1, keepdims=True)
     return {**batch, "loss_mask": weights.reshape(batch["loss_mask"].shape)}

@@ -38,7 +38,7 @@ class SingleRequest:
     values: that make the file small, and that make it the training of one process.
     steps: to train.
     seed: of weights and tokens.
-    replicas, micro_batches: of the cluster.
+    micro_batches: of the cluster.
     """
 
     source: str
@@ -47,7 +47,6 @@ class SingleRequest:
     model_config: str | None = None
     steps: int
     seed: int
-    replicas: int
     micro_batches: int
 
 
@@ -101,7 +100,7 @@ def train_alone(request: SingleRequest, folder: Path) -> None:
     uneven = draw(drawing, 0, uneven=True)
     if not uneven:
         return
-    means = micro_batch_means(uneven, replicas=request.replicas, micro_batches=request.micro_batches)
+    means = micro_batch_means(uneven, request.micro_batches)
     for name, batch in ((UNEVEN, uneven), (MEANS, means)):
         says(f"a step with uneven rows ({name})")
         (folder / name).mkdir()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from msparallel.errors import UserError
-from msparallel.simulate.mindformers_data import Drawing, draw
+from msparallel.simulate.mindformers_data import Drawing, draw, micro_batch_means
 
 pytestmark = pytest.mark.pure
 COLUMNS = ("input_ids", "labels", "loss_mask", "position_ids")
@@ -48,3 +48,12 @@ def test_a_column_that_is_not_known_is_refused():
     shapes = {"input_ids": (2, 4), "images": (2, 3)}
     with pytest.raises(UserError, match=r"input_columns: images is a column .* it knows input_ids, labels, loss_mask"):
         draw(Drawing(seed=3, vocab_size=5, shapes=shapes), 0)
+
+
+def test_weights_of_micro_batches_make_one_average_their_mean():
+    batch = draw(ALL, 0, uneven=True)
+    losses = np.random.default_rng(0).random((8, 16))
+    weights = micro_batch_means(batch, 4)["loss_mask"]
+    halves = zip(np.split(losses, 4), np.split(batch["loss_mask"], 4), strict=True)
+    expected = np.mean([(part * counts).sum() / counts.sum() for part, counts in halves])
+    assert (weights * losses).sum() / weights.sum() == pytest.approx(expected, rel=1e-6)
