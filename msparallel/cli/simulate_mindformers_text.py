@@ -25,7 +25,10 @@ WHY_KV_HEADS = (
 
 def mindformers_text(found: MindFormersSimulation) -> str:
     """The whole report."""
-    return joined([_head(found), loss_lines(found), difference_lines(found), _uneven(found), verdict_lines(found)])
+    return joined([
+        _head(found), loss_lines(found), difference_lines(found) + _stale_copies(found), _as_stored(found),
+        _uneven(found), verdict_lines(found),
+    ])  # fmt: skip
 
 
 def _head(found: MindFormersSimulation) -> list[str]:
@@ -59,6 +62,32 @@ def _written(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def _stale_copies(found: MindFormersSimulation) -> list[str]:
+    """Why copies are apart, where that is how MindSpore shares a weight between stages."""
+    tied = found.config.model.get("tie_word_embeddings") is True
+    if not found.replicas_apart or not tied or found.mesh.pp == 1:
+        return []
+    return [
+        "  tie_word_embeddings: the first stage sends its word embeddings to the last in every step, and updates them; "
+        "what",
+        "  the last stage keeps of its own is never read, and a checkpoint of that stage holds it.",
+    ]
+
+
+def _as_stored(found: MindFormersSimulation) -> list[str]:
+    """What weights are on this strategy whose rows ranks read in another order."""
+    if found.as_stored is None:
+        return []
+    kinds = sorted({name.split(".")[-2] for name in found.reordered})
+    return [
+        f"Compared with the rows of {' and '.join(kinds)} put in the order in which MindFormers' ranks read them: with "
+        "these",
+        f"weights as one device has them, each rank takes its share for a whole, and the model is another one: "
+        f"{_apart(found.as_stored)}.",
+        "Weights that go from one model_parallel to another must be put in order as well.",
+    ]
+
+
 def _uneven(found: MindFormersSimulation) -> list[str]:
     """How the loss of sequences is averaged that count different numbers of tokens."""
     over_tokens, means = found.uneven_over_tokens, found.uneven_means
@@ -72,9 +101,7 @@ def _uneven(found: MindFormersSimulation) -> list[str]:
         f"  each micro-batch over its tokens, then the micro-batches   {_apart(means)}",
     ]
     if not averages_tokens(found.config):
-        lines.append(
-            "  MindFormers' pipeline does the latter; calculate_per_token_loss=true has one average over all tokens."
-        )
+        lines.append("  MindFormers does the latter: micro-batches count alike, whatever they hold.")
     return lines
 
 

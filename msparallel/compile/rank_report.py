@@ -134,7 +134,7 @@ class RankReport:
                 }
                 for t in self.peak.tensors[:LARGEST_TENSORS]
             ],
-            "peak_tensor_count": len(self.peak.tensors),
+            "peak_tensor_count": None if self.compiled_layers else len(self.peak.tensors),
             "build_s": round(self.build_s, 3),
             "compile_s": round(self.compile_s, 3),
             "process_peak_bytes": self.process_peak_bytes,

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors.numpy import load_file
 
 from msparallel.compile.mindformers_job import mindformers_job, require_installed
@@ -30,11 +29,12 @@ from msparallel.interop.model_names import load_model_config
 from msparallel.mesh import Mesh
 from msparallel.simulate.cluster import Inputs
 from msparallel.simulate.execution import Comparison, execute
+from msparallel.simulate.mindformers_layout import Parts, as_ranks_read, parts_in_a_row
 from msparallel.simulate.mindformers_shrink import alone, global_batch, replicas, shrunk
 from msparallel.simulate.mindformers_single import BATCHES_FILE, COLUMNS_FILE, MEANS, UNEVEN, SingleRequest
 from msparallel.simulate.program import RankProgram, check_programs, compiled_variant
 from msparallel.simulate.shrink import Changes
-from msparallel.simulate.truth import read_truth, training_alone, wait
+from msparallel.simulate.truth import Truth, read_truth, training_alone, wait
 
 SEED, BETA1 = 0, 0.9
 """MindFormers' defaults."""
@@ -46,6 +46,8 @@ class MindFormersSimulation(Comparison):
     config: of what was executed, small.
     mesh: its ranks.
     changes: what was changed to make the file small.
+    reordered: weights whose rows ranks read in another order than one process (see `mindformers_layout`).
+    as_stored: the same comparison with these as they are; None where there are none.
     uneven_over_tokens, uneven_means: one step whose rows count different numbers of tokens, compared with one process
         that averages over all of them, and with one that averages each micro-batch by itself, then the micro-batches.
         None where no column says what counts, or steps hang.
@@ -55,6 +57,8 @@ class MindFormersSimulation(Comparison):
     config: MindFormersConfig
     mesh: Mesh
     changes: Changes
+    reordered: tuple[str, ...]
+    as_stored: Comparison | None
     uneven_over_tokens: Comparison | None
     uneven_means: Comparison | None
     seconds: Mapping[str, float]
@@ -73,6 +77,8 @@ class MindFormersSimulation(Comparison):
             "world_size": self.mesh.size,
             "shrunk_to": self.changes,
             **self.errors_json(),
+            "reordered_weights": list(self.reordered),
+            "as_stored": self.as_stored.errors_json() if self.as_stored else None,
             "uneven_over_tokens": self.uneven_over_tokens.errors_json() if self.uneven_over_tokens else None,
             "uneven_means": self.uneven_means.errors_json() if self.uneven_means else None,
             "seconds": dict(self.seconds),
@@ -136,18 +142,25 @@ def simulate_mindformers(
         wait(process, folder / "single", progress)
         clock["single"] = time.monotonic() - started
         begun = time.monotonic()
+        ranks = _Ranks(programs=programs, config=small, mesh=job.mesh, progress=progress)
         single = folder / "single"
-        found = _executed(single, single, programs, small, job.mesh, progress)
-        means = over_tokens = None
+        truth = read_truth(single)
+        parts = parts_in_a_row(small, truth.initial)
+        found = ranks.compared(truth, single, parts)
+        as_stored = means = over_tokens = None
+        if parts:
+            as_stored = ranks.compared(truth, single)
         if (single / UNEVEN).exists() and not found.deadlock:
-            over_tokens = _executed(single / UNEVEN, single / UNEVEN, programs, small, job.mesh, progress)
-            means = _executed(single / MEANS, single / UNEVEN, programs, small, job.mesh, progress)
+            over_tokens = ranks.compared(read_truth(single / UNEVEN), single / UNEVEN, parts)
+            means = ranks.compared(read_truth(single / MEANS), single / UNEVEN, parts)
         clock["execute"] = time.monotonic() - begun
     return MindFormersSimulation(
         **vars(found),
         config=small,
         mesh=job.mesh,
         changes=changes,
+        as_stored=as_stored,
+        reordered=tuple(parts),
         uneven_over_tokens=over_tokens,
         uneven_means=means,
         seconds=clock,
@@ -164,50 +177,59 @@ def _told_as_small(changes: Changes) -> Iterator[None]:
         raise UserError(f"The file was changed for execution: {told}\n{error}") from None
 
 
-def _executed(
-    truth: Path, fed: Path, programs: Sequence[RankProgram], config: MindFormersConfig, mesh: Mesh, progress: bool
-) -> Comparison:
-    """`truth`, `fed`: folders of what one process computed, and of the batches that the cluster gets."""
-    betas = config.tree.get("optimizer.betas")
-    return execute(
-        programs,
-        read_truth(truth),
-        mesh=mesh,
-        inputs=_inputs(fed, programs, config, mesh),
-        beta1=float(betas[0]) if isinstance(betas, list) and betas else BETA1,
-        added_losses=1 if averages_tokens(config) else config.micro_batches,
-        progress=progress,
-    )
+@dataclass(frozen=True, kw_only=True)
+class _Ranks:
+    """What is compiled, to be executed and compared."""
 
+    programs: Sequence[RankProgram]
+    config: MindFormersConfig
+    mesh: Mesh
+    progress: bool
 
-def _inputs(
-    folder: Path, programs: Sequence[RankProgram], config: MindFormersConfig, mesh: Mesh
-) -> Callable[[int], Mapping[int, Sequence[Inputs]]]:
-    """What each rank is fed in a step: its replica's rows of every column, or all where the graph takes all."""
-    batches = load_file(folder / BATCHES_FILE)
-    columns = json.loads((folder / COLUMNS_FILE).read_text(encoding="utf-8"))
-    taken = {program.rank: _rows_taken(program) for program in programs}
+    def compared(self, truth: Truth, fed: Path, parts: Parts | None = None) -> Comparison:
+        """Beside one process.
 
-    def rank_inputs(step: int, rank: int) -> list[tuple[np.ndarray, ...]]:
-        place = mesh.coordinates(rank)["dp"] if replicas(config) > 1 else 0
-        start = place * taken[rank] if taken[rank] < global_batch(config) else 0
-        return [tuple(batches[f"{step}.{name}"][start : start + taken[rank]] for name in columns)]
-
-    if strange := [r for r, rows in taken.items() if rows not in (global_batch(config), _rows_of_replica(config))]:
-        raise RunError(
-            f"rank {strange[0]} takes {taken[strange[0]]} sequences a step; {global_batch(config)} over "
-            f"{replicas(config)} replicas are {_rows_of_replica(config)} each."
+        Args:
+            fed: folder of the batches.
+            parts: of weights whose rows ranks read in another order.
+        """
+        config, betas = self.config, self.config.tree.get("optimizer.betas")
+        initial, gradients, final = (
+            as_ranks_read(arrays, parts or {}, config.model_parallel)
+            for arrays in (truth.initial, truth.gradients, truth.final)
         )
-    return lambda step: {rank: rank_inputs(step, rank) for rank in taken}
+        return execute(
+            self.programs,
+            replace(truth, initial=initial, gradients=gradients, final=final),
+            mesh=self.mesh,
+            inputs=self._inputs(fed),
+            beta1=float(betas[0]) if isinstance(betas, list) and betas else BETA1,
+            added_losses=1 if averages_tokens(config) else config.micro_batches,
+            progress=self.progress,
+        )
 
+    def _inputs(self, fed: Path) -> Callable[[int], Mapping[int, Sequence[Inputs]]]:
+        """What each rank is fed in a step: its replica's rows of every column, or all where the graph takes all."""
+        batches = load_file(fed / BATCHES_FILE)
+        columns = json.loads((fed / COLUMNS_FILE).read_text(encoding="utf-8"))
+        rows = {program.rank: self._rows(program) for program in self.programs}
+        return lambda step: {
+            rank: [tuple(batches[f"{step}.{name}"][part] for name in columns)] for rank, part in rows.items()
+        }
 
-def _rows_taken(program: RankProgram) -> int:
-    """Sequences that a rank's graph takes."""
-    return next(p.type.shape[0] for p in program.graphs[0].execution.parameters if not p.weight)
-
-
-def _rows_of_replica(config: MindFormersConfig) -> int:
-    return global_batch(config) // replicas(config)
+    def _rows(self, program: RankProgram) -> slice:
+        """Rows of the whole batch that a rank takes."""
+        taken = next(p.type.shape[0] for p in program.graphs[0].execution.parameters if not p.weight)
+        everything, parts = global_batch(self.config), replicas(self.config)
+        if taken == everything:
+            return slice(None)
+        if taken * parts != everything:
+            raise RunError(
+                f"rank {program.rank} takes {taken} sequences a step; {everything} over {parts} replicas are "
+                f"{everything // parts} each."
+            )
+        start = taken * self.mesh.coordinates(program.rank)["dp"]
+        return slice(start, start + taken)
 
 
 def _seed(config: MindFormersConfig) -> int:

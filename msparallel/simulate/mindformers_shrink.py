@@ -91,7 +91,7 @@ def _precision(config: MindFormersConfig, heads: Any) -> Changes:
     changes |= {MODEL + "hidden_dropout": 0.0, MODEL + "attention_dropout": 0.0}
     # With use_flash_attention MindFormers casts float32 queries and keys to float16 before its attention; without it
     # the same kernel gets them as they are, but then keys cannot serve several queries' heads.
-    changes |= {MODEL + "use_flash_attention": False, _key(config, _KV_HEADS): heads}
+    changes |= {MODEL + "use_flash_attention": config.context_parallel > 1, _key(config, _KV_HEADS): heads}
     changes |= {MODEL + name: False for name in _COMPRESSED if config.model.get(name)}
     # Parts of the loss are there to be read; where there is no balance loss, MindFormers' pipeline divides 0 by 0.
     changes["print_separate_loss"] = False

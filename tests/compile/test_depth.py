@@ -9,7 +9,7 @@ from msparallel.compile.depth import is_worth_it, note
 from msparallel.compile.dryrun import recipe_job
 from msparallel.errors import UserError
 
-TIMES = {"build_s", "compile_s", "process_peak_bytes", "compiled_layers", "peak_tensors"}
+TIMES = {"build_s", "compile_s", "process_peak_bytes", "compiled_layers", "peak_tensors", "peak_tensor_count"}
 HYBRID = ("llama2_7b_dp2_tp2_pp2", "train.global_batch_size=8")
 
 

@@ -132,9 +132,8 @@ def test_a_layout_as_pieces_of_each_dim(matrix, tensor_map, pieces):
 GPT2 = ("gpt2_124m_auto_parallel", "model.num_layers=2", "train.global_batch_size=8")
 
 
-def whole_model(recipe: str, *words: str, save: Path | None = None, by_hand: bool = False) -> DryRun:
+def whole_model(recipe: str, *words: str, save: Path | None = None) -> DryRun:
     job = recipe_job(plan_of(recipe, *words), "full")
-    job = job if by_hand else replace(job, by_hand=None)
     done = dry_run(job, [0], progress=False, save_strategy=save is not None)
     if save is not None:
         save.write_text(done.strategies)
@@ -145,7 +144,7 @@ def whole_model(recipe: str, *words: str, save: Path | None = None, by_hand: boo
 def test_a_search_is_compared_with_the_strategies_by_hand():
     """With model_parallel 4 the blocks cut their matrices; recursive_programming cuts this small model's batch only."""
     degrees = ("parallel.data_parallel=2", "parallel.model_parallel=4", "train.micro_batch_size=4")
-    done = whole_model(*GPT2, *degrees, by_hand=True)
+    done = whole_model(*GPT2, *degrees)
     search = done.search
     assert search and search.by_hand and search.how == "searched by recursive_programming"
     found = {(row.layers, row.cell, row.op): row for row in search.operators}

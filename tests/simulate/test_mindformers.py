@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from interop.mindformers_files import write
 
+from msparallel.cli.simulate_mindformers_text import mindformers_text
+from msparallel.errors import UserError
 from msparallel.interop.mindformers import read_mindformers
 from msparallel.simulate.mindformers import MindFormersSimulation, simulate_mindformers
 
@@ -19,6 +21,7 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("mindformers") is None, reason="MindFormers is not installed here"),
 ]
 STEPS = 5
+KV_HEADS = "model.model_config.num_key_value_heads"
 CUT = {"parallel_config.model_parallel": 2, "parallel_config.micro_batch_num": 2}
 """pp2 x dp2 x tp2, as the file has the rest: optimizer shard, sequence parallel, recompute, clipped gradients."""
 NO_DATA_PARALLEL = {"parallel_config.data_parallel": 1, "parallel.dataset_strategy": [[1, 1]] * 4}
@@ -62,25 +65,46 @@ def test_accumulated_gradients_without_a_pipeline(tmp_path):
     assert found.uneven_means.same and not found.uneven_over_tokens.same
 
 
-def test_one_average_over_all_tokens(tmp_path):
-    found = simulated(tmp_path, PIPELINE | {"calculate_per_token_loss": True, "parallel_config.micro_batch_num": 4})
-    assert found.config.micro_batches == 4
-    check_same(found)
-    assert found.uneven_over_tokens.same and not found.uneven_means.same
-
-
-def test_replicas_average_over_the_tokens_of_all(tmp_path):
+@pytest.mark.parametrize("per_token", [False, True])
+def test_replicas_average_over_the_tokens_of_all(tmp_path, per_token):
     changes = {"parallel_config.pipeline_stage": 1, "parallel_config.model_parallel": 1,
-               "parallel_config.use_seq_parallel": False}  # fmt: skip
-    found = simulated(tmp_path, CUT | changes)
+               "parallel_config.use_seq_parallel": False, "calculate_per_token_loss": per_token}  # fmt: skip
+    found = simulated(tmp_path, CUT | changes, steps=2)
     assert str(found.mesh) == "dp2 (2)"
     check_same(found)
     assert found.uneven_over_tokens.same
 
 
-def test_weights_that_mean_another_model_under_tensor_parallel_are_told(tmp_path):
-    found = simulated(tmp_path, TENSOR | {"model.model_config.use_contiguous_weight_layout_attention": True}, steps=2)
-    assert not found.same and found.gradients.max_relative > 1e-2
+def test_two_groups_of_layers_on_a_stage(tmp_path):
+    changes = {"parallel.pipeline_config": {"pipeline_interleave": True, "pipeline_scheduler": "1f1b"},
+               "model.model_config.pp_interleave_num": 2, "model.model_config.offset": [[0, 0], [0, 1]]}  # fmt: skip
+    found = simulated(tmp_path, PIPELINE | changes, steps=2)
+    assert found.config.stage_layers(4) == (1, 1, 1, 1)
+    check_same(found)
+    assert found.uneven_means.same
+
+
+@pytest.mark.parametrize(("key", "weight"), [
+    ("use_contiguous_weight_layout_attention", "linear_qkv"), ("use_interleaved_weight_layout_mlp", "linear_fc1"),
+])  # fmt: skip
+def test_weights_that_are_another_model_under_tensor_parallel_are_told(tmp_path, key, weight):
+    found = simulated(tmp_path, TENSOR | {f"model.model_config.{key}": weight == "linear_qkv"}, steps=2)
+    assert {name.split(".")[-2] for name in found.reordered} == {weight}
+    check_same(found)
+    assert found.uneven_over_tokens.same
+    assert not found.as_stored.same and found.as_stored.gradients.max_relative > 0.1
+    assert f"{weight} put in the order in which MindFormers' ranks read them" in mindformers_text(found)
+
+
+def test_a_copy_that_nothing_reads_is_told(tmp_path):
+    found = simulated(tmp_path, PIPELINE | {"model.model_config.tie_word_embeddings": True}, steps=2)
+    assert found.same and found.replicas_apart > 0
+    assert "what\n  the last stage keeps of its own is never read" in mindformers_text(found)
+
+
+def test_keys_that_serve_several_heads_are_refused_with_what_was_changed(tmp_path):
+    with pytest.raises(UserError, match="changed for execution: .*use_flash_attention=false"):
+        simulated(tmp_path, TENSOR, "model.model_config.num_attention_heads=4", KV_HEADS + "=2")
 
 
 def test_the_command(tmp_path):
