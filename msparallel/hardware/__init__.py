@@ -1,7 +1,7 @@
 """Machines by name.
 
 In: the name of a profile. Out: what a node of it holds, and how fast its parts are. One YAML file a profile in
-`profiles/`, each number with its source in a comment; "assumed" where none was found. `simulate/cost.py` turns the
+`profiles/`, each number with its source in a comment; "assumed" where none was found. `speed.py` turns the
 speeds into seconds. `profiles/comparison/` has machines that MindSpore does not train on and no recipe can name: others
 have published measurements of them, which estimates are compared with.
 
@@ -25,6 +25,7 @@ _PROFILES = Path(__file__).parent / "profiles"
 _COMPARISON = _PROFILES / "comparison"
 
 Dtype = Literal["float32", "float16", "bfloat16"]
+Algorithm = Literal["mesh", "ring", "H-D_R", "NHR", "NB"]
 Share = Annotated[float, Field(gt=0, le=1)]
 """Of a peak, what is reached."""
 Tflops = Annotated[float, Field(ge=0.001, le=20_000, description="1e12 operations a second")]
@@ -78,6 +79,7 @@ class Link(_Part):
         bandwidth_gb_s: of one device, in one direction, to all others together.
         efficiency: share of it that collectives reach.
         latency_us: of one step of a collective.
+        algorithm: of collectives among the parts that it joins (`speed.one_pass`); what HCCL_ALGO chooses by level.
     """
 
     name: str
@@ -86,6 +88,15 @@ class Link(_Part):
     bandwidth_gb_s: Bandwidth
     efficiency: Share
     latency_us: Microseconds
+    algorithm: Algorithm = "ring"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mesh_sends_at_once(cls, values: Any) -> Any:
+        """A mesh needs no other algorithm than its own."""
+        if isinstance(values, dict) and values.get("topology") == "mesh":
+            return {"algorithm": "mesh", **values}
+        return values
 
 
 class Hardware(_Part):
@@ -106,6 +117,10 @@ class Hardware(_Part):
     memory: Memory
     launch: Launch
     links: Annotated[list[Link], Field(min_length=1)]
+
+    def __hash__(self) -> int:
+        """Equal profiles have equal names; what is computed for one is kept by it."""
+        return hash(self.name)
 
     @property
     def dtypes(self) -> list[Dtype]:
