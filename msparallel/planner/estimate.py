@@ -106,6 +106,11 @@ class Estimate:
         return self.time.bubble_s / self.time.step_s
 
 
+def limit_bytes(hardware: Hardware) -> int:
+    """What a job may use of a device's memory."""
+    return round(hardware.memory_gib * 2**30)
+
+
 def estimate(work: Workload, hardware: Hardware) -> Estimate:
     """Raises UserError for what the formulas do not know."""
     from msparallel.planner.memory import stage_memories
@@ -115,6 +120,6 @@ def estimate(work: Workload, hardware: Hardware) -> Estimate:
         work=work,
         hardware=hardware,
         memory=stage_memories(work, hardware),
-        limit_bytes=round(hardware.memory_gib * 2**30),
+        limit_bytes=limit_bytes(hardware),
         time=step_time(work, hardware),
     )

@@ -11,7 +11,7 @@ from msparallel.errors import RecipeError
 from msparallel.mesh import Mesh
 from msparallel.recipe.load import load_text
 from msparallel.recipe.rules import RULES
-from msparallel.recipe.rules.mode import _infeasible_group
+from msparallel.recipe.rules.mode import infeasible_group
 
 pytestmark = pytest.mark.pure
 
@@ -388,7 +388,7 @@ OBSERVED = [
 @pytest.mark.parametrize(("degrees", "compiles"), OBSERVED)
 def test_groups_that_mindspore_refuses(degrees: tuple[int, int, int, int], compiles: bool) -> None:
     dp, cp, tp, pp = degrees
-    assert (_infeasible_group(Mesh(dp=dp, cp=cp, tp=tp, pp=pp)) is None) is compiles
+    assert (infeasible_group(Mesh(dp=dp, cp=cp, tp=tp, pp=pp)) is None) is compiles
 
 
 def test_powers_of_two_always_fit_servers() -> None:
@@ -396,7 +396,7 @@ def test_powers_of_two_always_fit_servers() -> None:
     for dp, cp, tp, pp in itertools.product(powers, repeat=4):
         mesh = Mesh(dp=dp, cp=cp, tp=tp, pp=pp)
         if mesh.size in (1, 2, 4) or mesh.size % 8 == 0:
-            assert _infeasible_group(mesh) is None, mesh
+            assert infeasible_group(mesh) is None, mesh
 
 
 def test_many_devices_are_judged_quickly_enough_to_search() -> None:

@@ -166,7 +166,7 @@ def groups_fit_servers(recipe: Recipe) -> Iterator[Finding]:
         return
     if all(degree & (degree - 1) == 0 for degree in grid.shape):
         return  # powers of two always fit
-    found = _infeasible_group(grid)
+    found = infeasible_group(grid)
     if found is None:
         return
     axes, ranks = found
@@ -216,7 +216,7 @@ def load_file_needs_propagation(recipe: Recipe) -> Iterator[Finding]:
         yield without_effect(key, "recursive_programming finds every strategy by itself", propagation)
 
 
-def _infeasible_group(grid: Mesh) -> tuple[tuple[str, ...], list[int]] | None:
+def infeasible_group(grid: Mesh) -> tuple[tuple[str, ...], list[int]] | None:
     """First group inside a stage that MindSpore cannot create on Ascend, with its axes."""
     stage = grid.size // grid.pp
     stages = min(grid.pp, math.lcm(stage, _SERVER) // stage)  # later stages lie on servers as these do
