@@ -105,6 +105,7 @@ class Hardware(_Part):
     chip: marketing name.
     devices_per_node: most devices that one machine has.
     memory_gib: memory of one device.
+    fused_exposed: share of a message that is fused into a matrix product which computation still waits for.
     links: narrowest first; the last joins any number.
     """
 
@@ -116,6 +117,7 @@ class Hardware(_Part):
     matrix: Matrix
     memory: Memory
     launch: Launch
+    fused_exposed: Share = 0.3
     links: Annotated[list[Link], Field(min_length=1)]
 
     def __hash__(self) -> int:

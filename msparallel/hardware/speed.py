@@ -126,6 +126,14 @@ class Speed:
             for link, steps, bytes_, bandwidth in _hops(op, self.levels_apart(degree, stride), degree, size)
         )
 
+    def transfer(self, stages: int, stride: int, size: float) -> float:
+        """From a rank to the one `stride` further on, over the slowest of the borders between `stages` such."""
+        links = _borders(self, stages, stride)
+        if not links:
+            return 0.0
+        launch = self.hardware.launch.collective_us * 1e-6
+        return launch + max(link.latency_us * 1e-6 + size / _bandwidth(link, 2) for link in links)
+
     def message(self, op: str, ranks: tuple[int, ...], size: int) -> Message:
         """Of a collective among global ranks; `size` as `collectives.message_bytes` counts it."""
         if len(ranks) < 2:
@@ -190,6 +198,13 @@ def _levels_apart(speed: Speed, degree: int, stride: int) -> Levels:
         return sum(bytes_ / bandwidth for _, _, bytes_, bandwidth in _hops("AllReduce", levels, degree, 2**26))
 
     return max(tried, key=seconds)
+
+
+@lru_cache(maxsize=4096)
+def _borders(speed: Speed, stages: int, stride: int) -> frozenset[Link]:
+    """Links between neighbours; where stages are many, those of a few nodes tell all."""
+    places = range(min(stages - 1, 4 * speed.devices_per_node))
+    return frozenset(speed.levels([place * stride, (place + 1) * stride])[-1][0] for place in places)
 
 
 def _hops(op: str, levels: Levels, members: int, size: float) -> Iterator[tuple[Link, int, float, float]]:

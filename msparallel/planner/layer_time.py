@@ -1,0 +1,405 @@
+"""What one layer of a model takes on one rank for one micro-batch, operator by operator, on paper.
+
+In: a Workload and a hardware profile. Out: `Pass`es: forward, backward and computed again, each with seconds of matrix
+products, attention, operators that only move memory, and of messages that computation waits for, by axis. The speeds
+are `hardware/speed.py`'s, those that `simulate` gives the operators of compiled graphs.
+
+>>> layer = layer_time(workload_of(resolve(load_recipe("llama2_13b_dp4_tp4_pp2"))), load_hardware("atlas_800t_a2"))
+>>> round(layer.forward.products_s * 1e3, 1), round(layer.forward.tp_s * 1e3, 1)
+(2.9, 1.1)
+
+A rank has T = b s / cp tokens of a micro-batch, Z = T / tp of them where sequence parallel cuts them, and 1 / tp of
+every matrix; e bytes a number. Forward:
+
+- products: [T, h] x [h, (a + 2 k) d / tp], [T, a d / tp] x [a d / tp, h], and the feed-forward matrices likewise;
+  backward each of them twice, for the gradients of what it reads and of its weights.
+- attention: 4 T s a d / tp operations, half of them where the kernel skips what the mask hides; backward 2.5 times as
+  many (Dao et al., FlashAttention, 2022).
+- bytes: norms read and write Z h, residuals read two and write one, rotary positions and transposes read and write
+  heads, the activation reads what it multiplies. Backward a gradient more is read for each input.
+- each micro-batch adds its gradients to their sum: the sum is read and written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from msparallel.hardware import Dtype, Hardware
+from msparallel.hardware.speed import Product, Speed
+from msparallel.model.shape import ModelShape
+from msparallel.planner.stack import Stack
+from msparallel.planner.workload import Workload
+
+ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
+ATTENTION_BACKWARD = 2.5
+"""Five products for two: Dao et al., FlashAttention, 2022."""
+SCORES_FORWARD, SCORES_BACKWARD = 13, 15
+"""Bytes that attention without a fused kernel moves for each score in 16 bits: scale, mask and softmax read and write
+it (4), dropout reads, writes and keeps a mask (5), both products pass over it (4); backward one reading more for the
+softmax, whose gradient needs its result."""
+LOGIT_FORWARD, LOGIT_BACKWARD = 22, 18
+"""Bytes for each logit: the product's result is cast to float32, read for the maximum, shifted and raised, summed;
+backward the probabilities are scaled, the label's taken off, and cast."""
+KERNELS_FORWARD, KERNELS_BACKWARD = 12, 20
+"""Launches of a layer beside its products and attention."""
+
+
+class Pass(NamedTuple):
+    """Seconds of a rank for one layer and micro-batch in one direction; they follow one another.
+
+    Attributes:
+        products_s, attention_s, memory_s: matrix products, fused attention, operators that only move memory.
+        tp_s, cp_s, ep_s: messages over an axis that computation waits for.
+        flops: of the products and of attention.
+    """
+
+    products_s: float = 0.0
+    attention_s: float = 0.0
+    memory_s: float = 0.0
+    tp_s: float = 0.0
+    cp_s: float = 0.0
+    ep_s: float = 0.0
+    flops: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.products_s + self.attention_s + self.memory_s + self.tp_s + self.cp_s + self.ep_s
+
+    @property
+    def compute_s(self) -> float:
+        return self.products_s + self.attention_s + self.memory_s
+
+    def plus(self, other: Pass, times: float = 1.0) -> Pass:
+        """Both after one another, the other one `times`."""
+        return Pass(*(mine + times * theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+class LayerTime(NamedTuple):
+    """A layer's passes; `again` is what recomputation adds before the backward pass."""
+
+    forward: Pass
+    backward: Pass
+    again: Pass
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """All that the time of a layer depends on."""
+
+    shape: ModelShape
+    stack: Stack
+    dtype: Dtype
+    batch: int
+    seq: int
+    dp: int
+    cp: int
+    tp: int
+    ep: int
+    sequence_parallel: bool
+    vocab_parallel: bool
+    context_parallel_algo: str
+    attention: str
+    overlap_tensor: bool
+
+    @property
+    def tokens(self) -> int:
+        """Of a micro-batch on a rank, before sequence parallel cuts them."""
+        return self.batch * self.seq // self.cp
+
+    @property
+    def stream_tokens(self) -> int:
+        """Of them those that norms and residuals of this rank see."""
+        return self.tokens // self.tp if self.sequence_parallel else self.tokens
+
+
+def cut_of(work: Workload) -> Cut:
+    """The part of a workload that a layer's time depends on."""
+    mesh = work.mesh
+    return Cut(
+        work.shape, work.stack, work.dtype, work.micro_batch_size, work.seq_length,
+        mesh.dp if work.expert_parallel > 1 else 1, mesh.cp, mesh.tp, work.expert_parallel,
+        work.sequence_parallel, work.vocab_parallel, work.context_parallel_algo, work.attention, work.overlap_tensor,
+    )  # fmt: skip
+
+
+def layer_time(work: Workload, hardware: Hardware) -> LayerTime:
+    """Of any layer: all are alike."""
+    return layer_passes(speed_of(hardware, work.devices_per_node), cut_of(work), work.recompute)
+
+
+@lru_cache(maxsize=64)
+def speed_of(hardware: Hardware, devices_per_node: int) -> Speed:
+    return Speed(hardware, devices_per_node)
+
+
+@lru_cache(maxsize=65536)
+def layer_passes(speed: Speed, cut: Cut, recompute: str) -> LayerTime:
+    """`recompute`: none, selective (the attention core) or full."""
+    layer = _Layer(speed, cut)
+    forward, backward = layer.forward(), layer.backward()
+    if recompute == "full":
+        again = forward._replace(tp_s=layer.again_tp_s())
+    elif recompute == "selective":
+        again = layer.attention_again()
+    else:
+        again = Pass()
+    return LayerTime(forward, backward, again)
+
+
+class _Layer:
+    def __init__(self, speed: Speed, cut: Cut) -> None:
+        self.speed, self.cut = speed, cut
+        self.item = ITEM_BYTES[cut.dtype]
+        self.launch_s = speed.hardware.launch.kernel_us * 1e-6
+
+    def forward(self) -> Pass:
+        products_s, flops = self.products(self.matrices())
+        attention_s, attention_memory_s, attention_flops = self.attention(1.0)
+        experts = self.experts(1)
+        messages_s = self.tp_message_s(4 if self.cut.sequence_parallel else 2, products_s)
+        return Pass(
+            products_s + experts.products_s,
+            attention_s,
+            self.moved(self.forward_bytes()) + attention_memory_s + experts.memory_s + KERNELS_FORWARD * self.launch_s,
+            messages_s,
+            self.cp_s(1, attention_s),
+            experts.ep_s,
+            flops + attention_flops + experts.flops,
+        )
+
+    def backward(self) -> Pass:
+        products_s, flops = self.products(self.matrices(), gradients=True)
+        attention_s, attention_memory_s, attention_flops = self.attention(ATTENTION_BACKWARD)
+        experts = self.experts(2)
+        messages_s = self.tp_message_s(4 if self.cut.sequence_parallel else 2, products_s)
+        return Pass(
+            products_s + experts.products_s,
+            attention_s,
+            self.moved(self.backward_bytes()) + attention_memory_s + experts.memory_s + KERNELS_BACKWARD * self.launch_s,
+            messages_s,
+            self.cp_s(2, attention_s),
+            experts.ep_s,
+            flops + attention_flops + experts.flops,
+        )
+
+    # Products
+
+    def matrices(self) -> list[tuple[int, int, int]]:
+        """[m, k] x [k, n] of the forward pass; experts apart."""
+        cut, shape = self.cut, self.cut.shape
+        t, h, tokens = cut.tp, shape.hidden_size, cut.tokens
+        heads, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+        into = [heads, keys, keys]
+        found = []
+        found += [(tokens, h, _part(n, t)) for n in ([sum(into)] if cut.stack.fused_matrices else into)]
+        found.append((tokens, _part(heads, t), h))
+        if not shape.num_experts:
+            wide = [shape.ffn_size] * (2 if shape.activation == "swiglu" else 1)
+            found += [(tokens, h, _part(n, t)) for n in ([sum(wide)] if cut.stack.fused_matrices else wide)]
+            found.append((tokens, _part(shape.ffn_size, t), h))
+        return found
+
+    def products(self, matrices: list[tuple[int, int, int]], *, gradients: bool = False) -> tuple[float, float]:
+        """Seconds and operations; of both gradients instead."""
+        if gradients:
+            matrices = [turned for m, k, n in matrices for turned in ((m, n, k), (k, m, n))]
+        return (
+            sum(self.product_s(1, *lengths) for lengths in matrices),
+            sum(2.0 * m * k * n for m, k, n in matrices),
+        )
+
+    def product_s(self, count: int, m: int, k: int, n: int, dtype: Dtype | None = None) -> float:
+        product = Product(count, m, k, n, dtype or self.cut.dtype)
+        moved = self.moved(self.item * count * (m * k + k * n + m * n))
+        return max(moved, self.speed.product(product)) + self.launch_s
+
+    # Attention
+
+    def attention(self, times: float) -> tuple[float, float, float]:
+        """Seconds of the kernel, seconds of memory beside it, operations; `times` those of the forward pass."""
+        cut, shape = self.cut, self.cut.shape
+        heads = _part(shape.num_heads, cut.tp)
+        scores = float(cut.tokens) * cut.seq * heads
+        if cut.attention == "plain":
+            rows, count = cut.tokens // cut.batch, cut.batch * heads
+            pairs = 2 if times > 1 else 1
+            products_s = 2 * pairs * self.product_s(count, rows, shape.head_dim, cut.seq)
+            bytes_ = scores * (SCORES_BACKWARD if times > 1 else SCORES_FORWARD) * self.item / 2
+            return products_s, self.moved(bytes_), pairs * 4 * scores * shape.head_dim
+        flops = 4 * scores * shape.head_dim * times * self.seen_share()
+        return self.speed.attention(flops, cut.dtype) + self.launch_s, 0.0, flops
+
+    def seen_share(self) -> float:
+        """Of all pairs of query and key, those that the rank with most of them computes."""
+        cut = self.cut
+        if not cut.stack.skips_masked_keys:
+            return 1.0
+        if cut.context_parallel_algo == "all_gather":  # the last part of a sequence sees all that came before
+            return (2 * cut.cp - 1) / (2 * cut.cp)
+        return 0.5
+
+    def attention_again(self) -> Pass:
+        seconds, memory_s, flops = self.attention(1.0)
+        return Pass(attention_s=seconds, memory_s=memory_s, flops=flops)
+
+    # Memory
+
+    def moved(self, bytes_: float) -> float:
+        return self.speed.moved(bytes_)
+
+    def head_numbers(self) -> float:
+        """Of queries, keys and values together on this rank."""
+        shape = self.cut.shape
+        return self.cut.tokens * _part(shape.num_heads + 2 * shape.num_kv_heads, self.cut.tp) * shape.head_dim
+
+    def forward_bytes(self) -> float:
+        cut, shape = self.cut, self.cut.shape
+        stream = cut.stream_tokens * shape.hidden_size
+        heads = (4 if shape.position == "rope" else 2) * self.head_numbers()
+        wide = 0.0 if shape.num_experts else (3 if shape.activation == "swiglu" else 2) * self.ffn_numbers()
+        return self.item * (10 * stream + heads + wide) + self.cast_bytes()
+
+    def backward_bytes(self) -> float:
+        cut, shape = self.cut, self.cut.shape
+        stream = cut.stream_tokens * shape.hidden_size
+        heads = (4 if shape.position == "rope" else 2) * self.head_numbers()
+        wide = 0.0 if shape.num_experts else (5 if shape.activation == "swiglu" else 3) * self.ffn_numbers()
+        return self.item * (12 * stream + heads + wide) + self.sum_bytes()
+
+    def ffn_numbers(self) -> float:
+        return self.cut.tokens * _part(self.cut.shape.ffn_size, self.cut.tp)
+
+    def weights(self) -> float:
+        """Numbers in the matrices of this rank's part of a layer."""
+        shape, cut = self.cut.shape, self.cut
+        dense = sum(float(k) * n for _, k, n in self.matrices())
+        if not shape.num_experts:
+            return dense
+        return dense + experts_numbers(shape, cut)
+
+    def cast_bytes(self) -> float:
+        """Weights that are kept wider than products take them are cast for each micro-batch."""
+        wide = self.cut.stack.weight_bytes
+        return self.weights() * (wide + self.item) if wide > self.item else 0.0
+
+    def sum_bytes(self) -> float:
+        """Gradients of a micro-batch are added to their sum."""
+        return self.weights() * 2 * self.cut.stack.gradient_bytes
+
+    # Messages
+
+    def tp_message_s(self, count: int, products_s: float) -> float:
+        """`count` messages of e T h bytes that computation waits for; what is fused hides behind the products."""
+        cut = self.cut
+        size = self.item * cut.tokens * cut.shape.hidden_size
+        op = "AllGather" if cut.sequence_parallel else "AllReduce"
+        whole = count * self.speed.seconds(op, cut.tp, 1, size)
+        if not cut.overlap_tensor:
+            return whole
+        shown = self.speed.hardware.fused_exposed
+        return max(whole - products_s, 0.0) + shown * min(whole, products_s)
+
+    def again_tp_s(self) -> float:
+        """Without the last sum of the layer, which nothing in the layer reads."""
+        return self.tp_message_s(3 if self.cut.sequence_parallel else 1, self.products(self.matrices())[0])
+
+    def cp_s(self, times: int, attention_s: float) -> float:
+        """Messages of context parallel; `times` 2 in the backward pass of a ring, which passes gradients on as well."""
+        cut, shape = self.cut, self.cut.shape
+        if cut.cp == 1:
+            return 0.0
+        heads = self.item * cut.tokens * _part(shape.num_heads, cut.tp) * shape.head_dim
+        keys = self.item * cut.tokens * _part(shape.num_kv_heads, cut.tp) * shape.head_dim
+        if cut.context_parallel_algo == "ulysses":
+            return 2 * (
+                self.speed.seconds("AlltoAll", cut.cp, cut.tp, heads)
+                + self.speed.seconds("AlltoAll", cut.cp, cut.tp, keys)
+            )
+        if cut.context_parallel_algo == "all_gather":
+            return 2 * self.speed.seconds("AllGather", cut.cp, cut.tp, keys * cut.cp)
+        hop = self.speed.transfer(cut.cp, cut.tp, 2 * keys * times)
+        return (cut.cp - 1) * max(hop - attention_s / cut.cp, 0.0)
+
+    # Experts
+
+    def experts(self, times: int) -> Pass:
+        """Router, the way to the experts and back, and their products; `times` 2 for the gradients."""
+        cut, shape = self.cut, self.cut.shape
+        if not shape.num_experts:
+            return Pass()
+        held = expert_share(cut)
+        choices = expert_rows(shape, cut)
+        rows = -(-choices // held.count)
+        width = _part(shape.expert_ffn_size, held.width_cut)
+        wide = [2 * width] if cut.stack.fused_matrices else [width, width]
+        matrices = [(rows, shape.hidden_size, n) for n in wide] + [(rows, width, shape.hidden_size)]
+        if times == 2:
+            matrices = [turned for m, k, n in matrices for turned in ((m, n, k), (k, m, n))]
+        products_s = sum(self.product_s(held.count, *lengths) for lengths in matrices)
+        flops = sum(2.0 * held.count * m * k * n for m, k, n in matrices)
+        router = (cut.stream_tokens, shape.hidden_size, shape.num_experts)
+        products_s += times * self.product_s(1, *router, dtype="float32")
+        tokens = float(choices) * shape.hidden_size
+        act = float(choices) * width
+        bytes_ = self.item * ((4 * tokens + 3 * act) if times == 1 else (6 * tokens + 5 * act))
+        ep_s = 0.0
+        if held.exchange > 1:
+            size = self.item * sent_rows(shape, cut) * shape.hidden_size
+            ep_s = 2 * self.speed.seconds("AlltoAll", held.exchange, cut.tp * cut.cp, size)
+        return Pass(products_s, 0.0, self.moved(bytes_), 0.0, 0.0, ep_s, flops + 2.0 * times * _size(router))
+
+
+class Held(NamedTuple):
+    """Experts on a rank, into how many parts tp cuts each, and ranks of dp that tokens are exchanged with."""
+
+    count: int
+    width_cut: int
+    exchange: int
+
+
+def expert_share(cut: Cut) -> Held:
+    """Experts lie on ranks of tp and cp first, then on those of dp (`model/expert_axes.py`); software that cuts the
+    width of each expert over tp as it does everything else has them on ranks of dp only."""
+    count = max(cut.shape.num_experts // cut.ep, 1)
+    if cut.stack.experts_cut_by_tp:
+        return Held(count, cut.tp, cut.ep)
+    inner = cut.cp * cut.tp
+    return Held(count, 1, max(cut.ep // inner, 1))
+
+
+def expert_rows(shape: ModelShape, cut: Cut) -> int:
+    """Rows that the experts of a rank compute for a micro-batch, taken to be spread evenly."""
+    rows = sent_rows(shape, cut)
+    return rows if cut.stack.experts_cut_by_tp else -(-rows // cut.tp)
+
+
+def sent_rows(shape: ModelShape, cut: Cut) -> int:
+    """Rows of a rank's tokens on their way to experts: those of all slots where experts have a capacity."""
+    if shape.expert_capacity_factor:
+        return round(cut.tokens * shape.experts_per_token * shape.expert_capacity_factor)
+    if cut.stack.dropless_pads:
+        return cut.tokens * shape.num_experts
+    return cut.tokens * shape.experts_per_token
+
+
+def experts_numbers(shape: ModelShape, cut: Cut) -> float:
+    """In the matrices of a rank's experts and in the router."""
+    held = expert_share(cut)
+    matrices = 3 if shape.activation == "swiglu" else 2
+    return (
+        matrices * float(held.count) * shape.hidden_size * _part(shape.expert_ffn_size, held.width_cut)
+        + shape.hidden_size * shape.num_experts
+    )
+
+
+def _part(length: int, pieces: int) -> int:
+    return -(-length // pieces)
+
+
+def _size(lengths: tuple[int, ...]) -> float:
+    found = 1.0
+    for length in lengths:
+        found *= length
+    return found

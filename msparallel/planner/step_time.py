@@ -1,0 +1,284 @@
+"""Seconds of a training step on paper, and where they go.
+
+In: a Workload and a hardware profile. Out: a StepTime, whose parts add up to the step.
+
+>>> time = step_time(workload_of(plan), plan.hardware)
+>>> round(time.step_s, 2), round(time.bubble_s / time.step_s, 2)
+(9.43, 0.06)
+
+The stage that takes longest for a micro-batch sets the pace. With m micro-batches, v groups of layers a stage, and a
+stage's seconds for a micro-batch t_i = forward + recomputation + backward, messages included,
+
+    1F1B, GPipe       m max(t_i) + (sum(t_i) - max(t_i))
+    interleaved       m max(t_i) + (sum(t_i) - max(t_i)) / v
+
+(for equal stages Narayanan et al., arXiv:2104.04473, section 2.2: a bubble of (p - 1) / (v m)). The second term is the
+bubble. Behind it come what is left of the gradients' reduction, the update, and the gathering of updated weights:
+they are the slowest stage's, since the global norm makes all stages wait.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from msparallel.hardware import Hardware
+from msparallel.hardware.speed import Product, Speed
+from msparallel.model.shape import ModelShape
+from msparallel.planner.estimate import StepTime
+from msparallel.planner.layer_time import (
+    ITEM_BYTES,
+    LOGIT_BACKWARD,
+    LOGIT_FORWARD,
+    Cut,
+    Pass,
+    cut_of,
+    experts_numbers,
+    layer_passes,
+    speed_of,
+)
+from msparallel.planner.workload import Workload
+
+
+class Pace(NamedTuple):
+    """A micro-batch in the pipeline.
+
+    Attributes:
+        forward, backward, again: of the slowest stage.
+        others_s: of all other stages together.
+        hop_s: from a stage to the next one, over the slowest border.
+    """
+
+    forward: Pass
+    backward: Pass
+    again: Pass
+    others_s: float
+    hop_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.forward.seconds + self.again.seconds + self.backward.seconds
+
+
+class Ending(NamedTuple):
+    """What the slowest stage does with its gradients.
+
+    Attributes:
+        each_s: reduction and gathering that every micro-batch needs.
+        reduce_s: reduction after the last one.
+        gather_s: of updated weights.
+        optimizer_s: the update.
+    """
+
+    each_s: float
+    reduce_s: float
+    gather_s: float
+    optimizer_s: float
+
+
+def step_time(work: Workload, hardware: Hardware) -> StepTime:
+    """Of a training step."""
+    speed, cut, mesh = speed_of(hardware, work.devices_per_node), cut_of(work), work.mesh
+    count, groups = work.micro_batch_num, work.virtual_stages
+    pace = pipeline_pace(speed, cut, mesh.pp, mesh.dp, work.stage_layers, work.recompute, work.recomputed_layers)
+    ending = step_ending(
+        speed, cut, mesh.pp, mesh.dp, work.stage_layers, work.optimizer_shard, work.optimizer_shard_size
+    )
+    forward, backward, again = pace.forward, pace.backward, pace.again
+    each_s, reduce_s = ending.each_s, ending.reduce_s
+    if work.overlap_gradients:
+        each_s = max(each_s - pace.seconds, 0.0)
+        reduce_s = max(reduce_s - backward.seconds, 0.0)
+    hops = 2 * (mesh.pp - 1)
+    if cut.stack.transfers_wait and groups == 1 and mesh.pp > 1:
+        hops += 2 * (count - 1)
+    parts = {
+        "products": count * (forward.products_s + backward.products_s),
+        "attention": count * (forward.attention_s + backward.attention_s),
+        "memory": count * (forward.memory_s + backward.memory_s),
+    }
+    return StepTime(
+        compute_s=sum(parts.values()),
+        compute_parts_s=parts,
+        ideal_s=count * (forward.flops + backward.flops) / speed.peak(cut.dtype),
+        recompute_s=count * again.compute_s,
+        exposed_s={
+            "tp": count * (forward.tp_s + backward.tp_s + again.tp_s),
+            "cp": count * (forward.cp_s + backward.cp_s + again.cp_s),
+            "ep": count * (forward.ep_s + backward.ep_s + again.ep_s),
+            "pp": hops * pace.hop_s,
+            "dp": count * each_s + reduce_s + ending.gather_s,
+        },
+        bubble_s=pace.others_s / groups,
+        optimizer_s=ending.optimizer_s,
+        flops=model_flops(work.shape, work.seq_length) * work.global_batch_size,
+    )
+
+
+@lru_cache(maxsize=65536)
+def pipeline_pace(
+    speed: Speed,
+    cut: Cut,
+    pp: int,
+    dp: int,
+    stage_layers: tuple[int, ...],
+    recompute: str,
+    recomputed_layers: tuple[int, ...] | None,
+) -> Pace:
+    """Stages of a pipeline; `stage_layers` and `recomputed_layers` as in Workload."""
+    none, layer = Pass(), layer_passes(speed, cut, recompute)
+    ends = end_passes(speed, cut)
+    slowest, whole_s = None, 0.0
+    for stage in range(pp):
+        layers = sum(stage_layers[stage::pp])
+        recomputed = layers if recomputed_layers is None else recomputed_layers[stage]
+        forward, backward = none.plus(layer.forward, layers), none.plus(layer.backward, layers)
+        if stage == 0:
+            forward, backward = forward.plus(ends.embedding[0]), backward.plus(ends.embedding[1])
+        if stage == pp - 1:
+            forward, backward = forward.plus(ends.head[0]), backward.plus(ends.head[1])
+        found = Pace(forward, backward, none.plus(layer.again, recomputed), 0.0, 0.0)
+        whole_s += found.seconds
+        if slowest is None or found.seconds > slowest.seconds:
+            slowest = found
+    assert slowest is not None
+    size = ITEM_BYTES[cut.dtype] * cut.stream_tokens * cut.shape.hidden_size
+    hop_s = speed.transfer(pp, dp * cut.cp * cut.tp, size) if pp > 1 else 0.0
+    return slowest._replace(others_s=whole_s - slowest.seconds, hop_s=hop_s)
+
+
+class Ends(NamedTuple):
+    """What the first stage has beside its layers, and the last one: forward and backward."""
+
+    embedding: tuple[Pass, Pass]
+    head: tuple[Pass, Pass]
+
+
+@lru_cache(maxsize=65536)
+def end_passes(speed: Speed, cut: Cut) -> Ends:
+    """Embedding, final norm, logits and loss."""
+    shape, item, h = cut.shape, ITEM_BYTES[cut.dtype], cut.shape.hidden_size
+    launch_s = speed.hardware.launch.kernel_us * 1e-6
+    stream, rows = cut.stream_tokens * h, shape.padded_vocab_size
+    local = rows / cut.tp if cut.vocab_parallel else float(rows)
+    table_bytes = 2 * cut.stack.gradient_bytes * local * h
+    wide = max(cut.stack.weight_bytes, item)
+
+    looked_up_s = speed.moved((wide + item) * stream) + 2 * launch_s
+    sum_s = 0.0
+    if cut.vocab_parallel:
+        op = "ReduceScatter" if cut.sequence_parallel else "AllReduce"
+        sum_s = speed.seconds(op, cut.tp, 1, wide * cut.tokens * h)
+    embedding = Pass(memory_s=looked_up_s, tp_s=sum_s)
+    embedding_back = Pass(
+        memory_s=speed.moved((wide + item) * stream + table_bytes) + 2 * launch_s,
+        tp_s=sum_s if cut.sequence_parallel else 0.0,
+    )
+
+    m, n = (cut.tokens, -(-rows // cut.tp)) if cut.vocab_parallel else (-(-cut.tokens // cut.tp), rows)
+    logits = float(m) * n
+    forward_s = speed.product(Product(1, m, h, n, cut.dtype)) + launch_s
+    backward_s = (
+        speed.product(Product(1, m, n, h, cut.dtype)) + speed.product(Product(1, h, m, n, cut.dtype)) + 2 * launch_s
+    )
+    gathered_s, loss_s = 0.0, 0.0
+    if cut.vocab_parallel:
+        loss_s = speed.seconds("AllReduce", cut.tp, 1, 4 * cut.tokens)
+        op = "AllGather" if cut.sequence_parallel else "AllReduce"
+        gathered_s = speed.seconds(op, cut.tp, 1, item * cut.tokens * h)
+    head = Pass(
+        products_s=forward_s,
+        memory_s=speed.moved(2 * item * stream + LOGIT_FORWARD * logits) + 8 * launch_s,
+        tp_s=(gathered_s if cut.sequence_parallel else 0.0) + 3 * loss_s,
+        flops=2 * logits * h,
+    )
+    head_back = Pass(
+        products_s=backward_s,
+        memory_s=speed.moved(3 * item * stream + LOGIT_BACKWARD * logits + table_bytes) + 8 * launch_s,
+        tp_s=gathered_s + 2 * loss_s,
+        flops=4 * logits * h,
+    )
+    return Ends((embedding, embedding_back), (head, head_back))
+
+
+@lru_cache(maxsize=65536)
+def step_ending(
+    speed: Speed,
+    cut: Cut,
+    pp: int,
+    dp: int,
+    stage_layers: tuple[int, ...],
+    level: str,
+    shard_size: int,
+) -> Ending:
+    """Gradients and optimizer of the stage that takes longest with them."""
+    return max(
+        (
+            _stage_ending(speed, cut, dp, _stage_parameters(cut, pp, stage_layers, stage), level, shard_size)
+            for stage in range(pp)
+        ),
+        key=sum,
+    )
+
+
+def _stage_parameters(cut: Cut, pp: int, stage_layers: tuple[int, ...], stage: int) -> tuple[float, float]:
+    """On a rank of a stage: all but experts, experts."""
+    shape, layers = cut.shape, sum(stage_layers[stage::pp])
+    h, heads = shape.hidden_size, shape.num_heads * shape.head_dim
+    keys = shape.num_kv_heads * shape.head_dim
+    dense = 2.0 * h * (heads + keys) / cut.tp
+    if not shape.num_experts:
+        dense += (3 if shape.activation == "swiglu" else 2) * h * shape.ffn_size / cut.tp
+    experts = experts_numbers(shape, cut) if shape.num_experts else 0.0
+    table = shape.padded_vocab_size * h / (cut.tp if cut.vocab_parallel else 1)
+    tables = (stage == 0) + (stage == pp - 1 and (not shape.tie_embeddings or pp > 1))
+    return layers * dense + tables * table, layers * experts
+
+
+def _stage_ending(
+    speed: Speed, cut: Cut, dp: int, numbers: tuple[float, float], level: str, shard_size: int
+) -> Ending:
+    stack, item = cut.stack, ITEM_BYTES[cut.dtype]
+    copies = dp * cut.cp
+    expert_copies = copies * (1 if stack.experts_cut_by_tp else cut.tp) // cut.ep
+    each_s = reduce_s = gather_s = optimizer_s = 0.0
+    update_bytes = 2 * stack.optimizer_bytes + 4 * stack.gradient_bytes + 2 * stack.weight_bytes
+    for count, degree, stride in (
+        (numbers[0], copies, cut.tp),
+        (numbers[1], expert_copies, cut.ep * (cut.tp if stack.experts_cut_by_tp else 1)),
+    ):
+        if not count:
+            continue
+        size = stack.gradient_bytes * count
+        if level == "none" or degree < 2:
+            optimizer_s += speed.moved(update_bytes * count)
+            reduce_s += speed.seconds("AllReduce", degree, stride, size)
+            continue
+        pieces = min(shard_size, degree) if shard_size > 1 and degree % shard_size == 0 else degree
+        optimizer_s += speed.moved(update_bytes * count / pieces)
+        scattered_s = speed.seconds("ReduceScatter", pieces, stride, size)
+        scattered_s += speed.seconds("AllReduce", degree // pieces, stride * pieces, size / pieces)
+        gathered_s = speed.seconds("AllGather", pieces, stride, item * count)
+        if level == "level1":
+            reduce_s, gather_s = reduce_s + scattered_s, gather_s + gathered_s
+        elif level == "level2":
+            each_s, gather_s = each_s + scattered_s, gather_s + gathered_s
+        else:
+            each_s += scattered_s + 2 * gathered_s
+    return Ending(each_s, reduce_s, gather_s, optimizer_s)
+
+
+@lru_cache(maxsize=4096)
+def model_flops(shape: ModelShape, seq: int, *, whole_attention: bool = False) -> float:
+    """Operations of the model for one sequence, forward and backward, recomputation left out, as Megatron-LM counts
+    them (megatron/training/training.py): products, logits, and attention's half below the diagonal. Until 2024 its
+    counter took attention whole, and so do tables of software that grew from it then.
+
+    Args:
+        whole_attention: count all pairs of query and key.
+    """
+    h, heads, keys = shape.hidden_size, shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    matrices = 3 if shape.activation == "swiglu" else 2
+    width = shape.experts_per_token * shape.expert_ffn_size if shape.num_experts else shape.ffn_size
+    layer = 4 * h * (heads + keys) + 2 * matrices * h * width + (4 if whole_attention else 2) * seq * heads
+    return 3.0 * seq * (shape.num_layers * layer + 2 * h * shape.padded_vocab_size)
