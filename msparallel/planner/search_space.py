@@ -175,7 +175,7 @@ def layouts(work: Workload, space: Space, mesh: Mesh) -> Iterator[Layout]:
 
 
 def splits(work: Workload, space: Space, stages: int) -> list[tuple[int, ...]]:
-    """Layers of each group: equal shares where they come out, shares by cost, and equal shares of interleaved groups."""
+    """Layers of each group: equal shares where they come out, shares by cost, equal shares of interleaved groups."""
     layers = work.shape.num_layers
     if stages == 1:
         return [(layers,)]

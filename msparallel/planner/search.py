@@ -1,0 +1,245 @@
+"""The fastest strategies that fit, of all that the rules allow on a number of devices.
+
+In: a Workload whose model, sequence and software stay, a hardware profile and a Space. Out: a Search: how many
+combinations there are, how many are legal, how many fit; the fastest setting of each of the best meshes; what does not
+fit, in families.
+
+It is complete over the space without asking everything of everything:
+
+1. A rule that refuses a mesh refuses all its settings (`search_space.refusal`).
+2. Memory grows with the size of a micro-batch, all else equal: what a stage keeps of a replica's sequences grows. So
+   bisection finds the sizes that fit. A step of one micro-batch keeps no sums of gradients and is asked by itself.
+3. Recomputing more never makes a step faster: of levels that fit and differ in nothing else, the lowest is timed.
+   What fits with less recomputed is counted as fitting with more.
+4. The others are timed in the order of a lower bound (`floor_s`). Once the bound of the next is above the last place,
+   all that follow are.
+
+>>> found = search(work, load_hardware("atlas_900_a2"), Space(devices=64, devices_per_node=8, global_batch_size=64))
+>>> found.legal, str(found.candidates[0].work.mesh)
+(15828, 'pp4 x dp2 x tp8 (64)')
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from msparallel.hardware import Hardware
+from msparallel.mesh import Mesh
+from msparallel.planner.estimate import Estimate, StageMemory, estimate, limit_bytes
+from msparallel.planner.layer_time import layer_time
+from msparallel.planner.memory import stage_memories
+from msparallel.planner.search_space import (
+    Layout,
+    Refusal,
+    Space,
+    combinations,
+    cuts_vocabulary,
+    layouts,
+    meshes,
+    micro_batches,
+    refusal,
+    sequence_parallel,
+    shard_levels,
+)
+from msparallel.planner.step_time import step_time
+from msparallel.planner.workload import Workload
+
+Setting = tuple[str, str | int | bool]
+"""A key of the recipe's `parallel` section and its value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """What a legal strategy needs: the fullest stage of it."""
+
+    work: Workload
+    stage: StageMemory
+
+
+@dataclass(kw_only=True)
+class Family:
+    """Strategies that have something in common.
+
+    Attributes:
+        legal, fitting: how many.
+        lightest: the one that needs least, of those that were asked; of all, where none fits.
+    """
+
+    legal: int = 0
+    fitting: int = 0
+    lightest: Need | None = None
+
+    def add(self, other: Family) -> None:
+        """Count the strategies of another one too."""
+        self.legal += other.legal
+        self.fitting += other.fitting
+        if other.lightest is not None:
+            self.see(other.lightest)
+
+    def see(self, need: Need) -> None:
+        """Keep the lighter one."""
+        if self.lightest is None or need.stage.high_bytes < self.lightest.stage.high_bytes:
+            self.lightest = need
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """Attributes:
+    combinations: meshes of the devices times the values of every setting, before any rule is asked.
+    legal, fitting: how many of them are.
+    timed: strategies whose time was worked out; no other can be among the best.
+    candidates: fastest first, each the best setting of its mesh.
+    families: by (pipeline_stages, model_parallel).
+    settings: by one setting.
+    refusals: why a rule refuses whole meshes -> how many meshes.
+    """
+
+    work: Workload
+    hardware: Hardware
+    space: Space
+    combinations: int
+    legal: int
+    fitting: int
+    timed: int
+    candidates: tuple[Estimate, ...]
+    families: dict[tuple[int, int], Family]
+    settings: dict[Setting, Family]
+    refusals: dict[Refusal, int]
+
+
+def search(
+    work: Workload, hardware: Hardware, space: Space, *, top: int = 5, only: Iterable[Mesh] | None = None
+) -> Search:
+    """The best of a space.
+
+    Args:
+        work: its strategy and batch are replaced.
+        top: how many meshes to return.
+        only: the meshes to look at; left out: all of the space's devices.
+    """
+    total, refusals = 0, Counter[Refusal]()
+    families: dict[tuple[int, int], Family] = {}
+    settings: dict[Setting, Family] = {}
+    works: list[Workload] = []
+    for mesh in meshes(space.devices) if only is None else only:
+        total += combinations(work, space, mesh)
+        refused = refusal(work, space, mesh)
+        if refused is not None:
+            refusals[refused] += 1
+            continue
+        family = families.setdefault((mesh.pp, mesh.tp), Family())
+        for levels in strategies(work, space, mesh):
+            fitting: list[int] = []
+            for chosen, sizes in levels:
+                before = fitting
+                fitting, found = _fitting(chosen, space, sizes, before, hardware)
+                works += [with_batch(chosen, space, size) for size in fitting if size not in before]
+                family.add(found)
+                for key in ("recompute", "optimizer_shard", "sequence_parallel"):
+                    settings.setdefault((key, getattr(chosen, key)), Family()).add(found)
+    candidates, timed = _fastest(works, hardware, top)
+    return Search(
+        work=work,
+        hardware=hardware,
+        space=space,
+        combinations=total,
+        legal=sum(family.legal for family in families.values()),
+        fitting=sum(family.fitting for family in families.values()),
+        timed=timed,
+        candidates=candidates,
+        families=families,
+        settings=settings,
+        refusals=dict(refusals),
+    )
+
+
+def strategies(work: Workload, space: Space, mesh: Mesh) -> Iterator[list[tuple[Workload, list[int]]]]:
+    """Every legal strategy of a legal mesh: lists of (a Workload whose batch is still to be set, sizes of its
+    micro-batch, smallest first). In a list only recompute differs, least first."""
+    batches = micro_batches(space, mesh)
+    for layout in layouts(work, space, mesh):
+        base = _laid_out(work, space, layout)
+        for shard in shard_levels(space, mesh):
+            for tokens_cut in space.sequence_parallel:
+                sizes = [b for b in batches if tokens_cut in sequence_parallel(work, space, mesh, b)]
+                if sizes:
+                    chosen = replace(base, optimizer_shard=shard, sequence_parallel=tokens_cut)
+                    yield [(replace(chosen, recompute=recompute), sizes) for recompute in space.recompute]
+
+
+def _laid_out(work: Workload, space: Space, layout: Layout) -> Workload:
+    mesh = layout.mesh
+    return replace(
+        work,
+        mesh=mesh,
+        devices_per_node=space.devices_per_node,
+        stage_layers=layout.stage_layers,
+        expert_parallel=layout.expert_parallel,
+        context_parallel_algo=layout.context_parallel_algo,
+        vocab_parallel=cuts_vocabulary(work, space, mesh),
+        recomputed_layers=None,
+        optimizer_shard_size=0,
+        schedule="1f1b",
+        overlap_gradients=work.overlap_gradients and space.engine and mesh.dp * mesh.cp > 1,
+    )
+
+
+def with_batch(work: Workload, space: Space, size: int) -> Workload:
+    """The space's batch in micro-batches of a size."""
+    return replace(work, micro_batch_size=size, micro_batch_num=space.global_batch_size // work.mesh.dp // size)
+
+
+def _fitting(
+    work: Workload, space: Space, sizes: list[int], known: list[int], hardware: Hardware
+) -> tuple[list[int], Family]:
+    """Sizes of the micro-batch with which a strategy fits; those of `known` do."""
+    family, limit = Family(legal=len(sizes)), limit_bytes(hardware)
+
+    def fits(size: int) -> bool:
+        tried = with_batch(work, space, size)
+        stage = max(stage_memories(tried, hardware), key=lambda stage: stage.high_bytes)
+        family.see(Need(work=tried, stage=stage))
+        return stage.high_bytes <= limit
+
+    whole = space.global_batch_size // work.mesh.dp  # one micro-batch a step
+    summed = [size for size in sizes if size < whole or work.mesh.pp > 1]
+    low = sum(size in known for size in summed)  # the first `low` fit, those from `high` on do not
+    high, probe = len(summed), low
+    while low < high:
+        if fits(summed[probe]):
+            low = probe + 1
+            probe = high - 1 if low == 1 else (low + high) // 2
+        else:
+            high = probe
+            probe = (low + high) // 2
+    found = summed[:low] + [size for size in sizes[len(summed) :] if size in known or fits(size)]
+    family.fitting = len(found)
+    return found, family
+
+
+def _fastest(works: Iterable[Workload], hardware: Hardware, top: int) -> tuple[tuple[Estimate, ...], int]:
+    """The best setting of each of the best meshes, and how many were timed."""
+    best: dict[tuple[object, ...], tuple[float, Workload]] = {}
+    timed, last_place = 0, float("inf")
+    for floor, _, work in sorted((floor_s(work, hardware), number, work) for number, work in enumerate(works)):
+        if floor > last_place:
+            break
+        step = step_time(work, hardware).step_s
+        timed += 1
+        key = (*work.mesh.shape, work.expert_parallel)
+        if step < best.get(key, (float("inf"),))[0]:
+            best[key] = (step, work)
+            if len(best) >= top:
+                last_place = sorted(step for step, _ in best.values())[top - 1]
+    ranked = sorted(best.values(), key=lambda pair: pair[0])[:top]
+    return tuple(estimate(work, hardware) for _, work in ranked), timed
+
+
+def floor_s(work: Workload, hardware: Hardware) -> float:
+    """Less than any step of a strategy takes: all layers and their messages, spread evenly over the stages, with the
+    bubble of even stages. Embedding, head, messages between stages, gradients and the update come on top."""
+    stages, layer = work.mesh.pp, layer_time(work, hardware)
+    stage_s = work.shape.num_layers / stages * (layer.forward.seconds + layer.again.seconds + layer.backward.seconds)
+    return stage_s * (work.micro_batch_num + (stages - 1) / work.virtual_stages)
