@@ -8,11 +8,10 @@ collectives by traffic, operators by layer, the largest tensors at the peak.
 
 from __future__ import annotations
 
-import shutil
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from msparallel.cli.columns import fit, table, terminal_width
 from msparallel.compile.dryrun import DryRun
 from msparallel.compile.rank_report import RankReport
 from msparallel.compile.searched import costs
@@ -35,8 +34,6 @@ from msparallel.report.alike import (
     shape_text,
 )
 
-WIDTH = 100
-"""Where the output is no terminal."""
 MOST_ROWS = 40
 """Of one table; the rest is counted."""
 MOST_SEARCHED = 20
@@ -63,18 +60,12 @@ def job_text(
         mindspore: version of the engine, None where it is not known.
         width: of a line; left out: the terminal's.
     """
-    width = max(60, width or shutil.get_terminal_size((WIDTH, 24)).columns)
+    width = terminal_width(width)
     sections = [_head(job, hardware, mindspore), _memory(job, hardware, width)]
     sections += [_parameters(job, width), _collectives(job, width), _operators(job, width), _searched(job, width)]
     sections.append(_peak(job, width))
     lines = [line for section in sections if section for line in [*section, ""]][:-1]
-    return printable("\n".join(part for line in lines for part in _fit(line, width)))
-
-
-def _fit(line: str, width: int, hang: int | None = None) -> list[str]:
-    """A line, or its parts where it is wider than the terminal; `hang` spaces before all but the first."""
-    hang = len(line) - len(line.lstrip()) + 4 if hang is None else hang
-    return textwrap.wrap(line, width, subsequent_indent=" " * hang, break_on_hyphens=False) or [""]
+    return printable("\n".join(part for line in lines for part in fit(line, width)))
 
 
 def _head(job: DryRun, hardware: Hardware | None, mindspore: str | None) -> list[str]:
@@ -101,12 +92,12 @@ def _memory(job: DryRun, hardware: Hardware | None, width: int) -> list[str]:
         gib = [f"{value / 2**30:.2f}" for value in (*_parts(report), group.total_bytes)]
         layers = ranges(report.layers) or "none"
         rows.append((ranges(group.ranks), str(report.stage), layers, *gib, f"{group.compile_s:.1f} s"))
-    table = _table(rows, width, right={0, 1, 3, 4, 5, 6, 7, 8})
+    told = table(rows, width, right={0, 1, 3, 4, 5, 6, 7, 8})
     limit = hardware.memory_gib * 2**30 if hardware and hardware.memory_gib else 0.0
     end = max(limit, *(group.total_bytes for group in alike), 1)
-    room = min(40, width - len(table[0]) - 3)
-    bars = [""] + [_bar(group.report, room, end, limit) for group in alike] if room >= 16 else [""] * len(table)
-    lines = ["Memory of a device, GiB", *(f"{row}  {bar}".rstrip() for row, bar in zip(table, bars, strict=True))]
+    room = min(40, width - len(told[0]) - 3)
+    bars = [""] + [_bar(group.report, room, end, limit) for group in alike] if room >= 16 else [""] * len(told)
+    lines = ["Memory of a device, GiB", *(f"{row}  {bar}".rstrip() for row, bar in zip(told, bars, strict=True))]
     lines.append("  live: peak of what operators hand on, in MindSpore's order of execution; workspace is not counted")
     if room >= 16:
         letters = ", ".join(f"{letter} {name}" for letter, name in PARTS)
@@ -139,7 +130,7 @@ def _parameters(job: DryRun, width: int) -> list[str]:
     kinds = parameter_kinds(job.ranks)
     weights = [kind for kind in kinds if kind.role == "weight"]
     rows = [("parameter", "whole -> part", "stage", "cut"), *map(_parameter_row, weights[:MOST_ROWS])]
-    return ["Parameters", *_table(rows, width), *_more(weights), *_not_cut_alike(kinds, width)]
+    return ["Parameters", *table(rows, width), *_more(weights), *_not_cut_alike(kinds, width)]
 
 
 def _parameter_row(kind: ParameterKind) -> tuple[str, ...]:
@@ -160,7 +151,7 @@ def _not_cut_alike(kinds: Sequence[ParameterKind], width: int) -> list[str]:
             lines.append(f"  {told}: cut like the weights.")
         elif different:
             lines.append(f"  {told}: {len(different)} of {len(pairs)} kinds are not cut like their weight:")
-            lines += ["  " + row for row in _table(map(_parameter_row, different[:4]), width - 2)]
+            lines += ["  " + row for row in table(map(_parameter_row, different[:4]), width - 2)]
             lines += [f"    ... {len(different) - 4} more"] * (len(different) > 4)
     return lines
 
@@ -184,7 +175,7 @@ def _collectives(job: DryRun, width: int) -> list[str]:
         )
         for kind in kinds[:MOST_ROWS]
     ]
-    return ["Collectives of a step, on one rank", *_table(rows, width, right={5, 6, 7}), *_more(kinds)]
+    return ["Collectives of a step, on one rank", *table(rows, width, right={5, 6, 7}), *_more(kinds)]
 
 
 def _operators(job: DryRun, width: int) -> list[str]:
@@ -201,7 +192,7 @@ def _operators(job: DryRun, width: int) -> list[str]:
         pieces, _, meaning = words.partition(": ")
         where = ", ".join(dict.fromkeys(places))
         rows.append((layers, ops, pieces, f"{where}: {meaning}" if meaning else where))
-    lines = ["How operators are cut", *_table(rows, width), *_more(list(cells))]
+    lines = ["How operators are cut", *table(rows, width), *_more(list(cells))]
     whole = sum(kind.count for kind in kinds if not kind.is_cut)
     return [*lines, f"  {whole} more are whole on every device."] if whole else lines
 
@@ -222,7 +213,7 @@ def _searched(job: DryRun, width: int) -> list[str]:
     rows = [("", "collectives of a step", "weights", "optimizer", "live at the peak")]
     for name, report in (("chosen", search.chosen), ("by hand", search.by_hand)):
         rows.append((name, *map(bytes_text, costs(report).values())))
-    lines += _table(rows, width, right={1, 2, 3, 4})
+    lines += table(rows, width, right={1, 2, 3, 4})
     kinds = searched_kinds(search.operators)
     others = [kind for kind in kinds if not kind.same and "-" not in (kind.chosen, kind.by_hand)]
     for kind in others[:MOST_SEARCHED]:
@@ -260,29 +251,8 @@ def _peak(job: DryRun, width: int) -> list[str]:
     if largest.compiled_layers:
         told += f", as compiled with {largest.compiled_layers[1]} layers on the stage"
     rest = peak_rest(largest.peak)
-    return [told, *_table(rows, width, right={0, 4}), *([f"  {rest}"] if rest else [])]
+    return [told, *table(rows, width, right={0, 4}), *([f"  {rest}"] if rest else [])]
 
 
 def _more(rows: Sequence[object]) -> list[str]:
     return [f"  ... {len(rows) - MOST_ROWS} more: --json has them all"] if len(rows) > MOST_ROWS else []
-
-
-def _table(rows: Iterable[Sequence[str]], width: int, right: Iterable[int] = ()) -> list[str]:
-    """Columns as wide as their longest cell, two spaces between and before them. A last cell that is too wide wraps in
-    its column, or below the row where the column is narrow."""
-    rows, right = list(rows), set(right)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    hang = sum(size + 2 for size in widths[:-1] if size) + 2
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(size) if place in right else cell.ljust(size)
-            for place, (cell, size) in enumerate(zip(row, widths, strict=True))
-            if size
-        ]
-        line = ("  " + "  ".join(cells)).rstrip()
-        if len(line) <= width or width - hang >= 24:
-            lines += _fit(line, width, hang)
-        else:
-            lines += [line[:hang].rstrip(), *_fit(" " * 6 + row[-1], width, 6)]
-    return lines
