@@ -1,14 +1,33 @@
-"""How training software keeps its state: bytes a parameter, and which ranks share them out.
+"""How training software keeps its state and what it leaves in memory: bytes a parameter, and which ranks share them.
 
-In: nothing. Out: a Stack for each software whose runs are planned or compared with.
+In: nothing, or the options of a run. Out: a Stack for each software whose runs are planned or compared with.
 
 >>> MSPARALLEL.weight_bytes + MSPARALLEL.gradient_bytes + MSPARALLEL.optimizer_bytes
 16
+>>> stack = megatron("bfloat16")
+>>> stack.weight_bytes + stack.gradient_bytes, stack.optimizer_bytes
+(6, 12)
+
+Bytes of one parameter before anything is shared out:
+
+| software | weights | gradients | optimizer | source |
+|---|---|---|---|---|
+| msparallel | 4 | 4 | 8 | `planner/shards.py`, compared with MindSpore's engine |
+| Megatron-LM, bfloat16 | 2 | 4 | 12 | `theoretical_memory_usage.py`: 18, or 6 + 12 / d with its distributed optimizer |
+| Megatron-LM, float16 | 2 | 2 | 16 | the optimizer keeps float32 gradients; 4 + 16 / d. Inferred from published runs |
+| torchtitan | 4 | 4 | 8 | FSDP2 with mixed precision: float32 shards, 16-bit copies while a layer runs |
+| MindFormers | 4 | 4 | 8 | MindSpore's engine, as msparallel |
+
+MindSpeed takes away: `reuse-fp32-param` 2 (the 16-bit weights are the upper halves of the master copies; 2 / d where
+those are shared out), `o2-optimizer` 4 / d, `o2-gradient` 2 (its documentation: reuse-fp32-param.md, o2.md).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+from msparallel.hardware import Dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +40,19 @@ class Stack:
     experts_cut_by_tp: tp cuts the width of each expert; otherwise ranks of tp hold different experts or share rows.
     dropless_pads: experts without a capacity compute as many rows as there are tokens, for each expert.
     transfers_wait: a stage computes nothing while it sends to or receives from the next one.
+    sharing: how the optimizer shard works. mindspore: each parameter is cut or left whole (`planner/shards.py`).
+        megatron: level1 cuts the optimizer's part, level2 gradients, level3 weights, to the byte. fsdp: as level3, and
+        a pipeline keeps weights gathered and gradients whole over all micro-batches of a step.
+    casts_weights: products take 16-bit copies of float32 weights, which stay until the backward pass.
+    norms_in_float32: norms keep what they read in float32.
+    keeps_stage_inputs: each group of layers keeps what it received last from another stage, and its gradient.
+    gathers_into_buffer: sequence parallel gathers tokens into one buffer that stays.
+    dummy_gradients: products add gradients of weights to their sums themselves, and leave an empty 16-bit gradient of
+        each shape of weight behind.
+    copies_ring_heads: context parallel keeps queries, keys and values twice, in the order of the ring as well.
+    loss_bytes: most bytes for each logit while its gradient is computed.
+    workspace_bytes: of matrix products.
+    reserved_share: how much more the allocator holds than tensors take, where published numbers count that.
     """
 
     name: str
@@ -32,6 +64,16 @@ class Stack:
     experts_cut_by_tp: bool = True
     dropless_pads: bool = False
     transfers_wait: bool = True
+    sharing: Literal["mindspore", "megatron", "fsdp"] = "megatron"
+    casts_weights: bool = False
+    norms_in_float32: bool = False
+    keeps_stage_inputs: bool = False
+    gathers_into_buffer: bool = False
+    dummy_gradients: bool = False
+    copies_ring_heads: bool = False
+    loss_bytes: float = 6
+    workspace_bytes: int = 0
+    reserved_share: float = 0.0
 
 
 MSPARALLEL = Stack(
@@ -44,5 +86,57 @@ MSPARALLEL = Stack(
     experts_cut_by_tp=False,
     dropless_pads=True,
     transfers_wait=False,
+    sharing="mindspore",
+    casts_weights=True,
+    norms_in_float32=True,
 )
 """Weights, gradients and AdamW's two moments in float32 (`planner/shards.py`)."""
+
+MINDFORMERS = Stack(
+    name="mindformers", weight_bytes=4, gradient_bytes=4, optimizer_bytes=8, sharing="mindspore", casts_weights=True
+)
+"""MindSpore's optimizer shard and Megatron's fused blocks."""
+
+TORCHTITAN = Stack(
+    name="torchtitan",
+    weight_bytes=4,
+    gradient_bytes=4,
+    optimizer_bytes=8,
+    sharing="fsdp",
+    loss_bytes=18,
+    reserved_share=0.1,
+)
+"""PyTorch's FSDP2 with tensor, context and pipeline parallel. Loss of a vocabulary that is cut, in torch.distributed:
+logits in 16 bits, and in float32 the log-softmax, its exponential, their product and the gradient (2 + 4 x 4)."""
+
+CUBLAS_WORKSPACE_BYTES = 32 * 2**20
+"""PyTorch's for matrix products on Hopper and later (CUBLAS_WORKSPACE_CONFIG); Transformer Engine has its own."""
+
+
+def megatron(
+    dtype: Dtype,
+    *,
+    transformer_engine: bool = False,
+    reuse_fp32_param: bool = False,
+    half_optimizer: bool = False,
+    half_gradients: bool = False,
+) -> Stack:
+    """Megatron-LM, or MindSpeed with its options.
+
+    Args:
+        transformer_engine: NVIDIA's layers, with fused accumulation of gradients; otherwise MindSpeed's.
+        reuse_fp32_param, half_optimizer, half_gradients: MindSpeed's reuse-fp32-param, o2-optimizer, o2-gradient.
+    """
+    bf16 = dtype == "bfloat16"
+    gradients, optimizer = (4, 12) if bf16 else (2, 16)
+    return Stack(
+        name="megatron-te" if transformer_engine else "megatron",
+        weight_bytes=2,
+        gradient_bytes=gradients - 2 * half_gradients,
+        optimizer_bytes=optimizer - 2 * reuse_fp32_param - 4 * half_optimizer,
+        keeps_stage_inputs=True,
+        gathers_into_buffer=not transformer_engine,
+        dummy_gradients=transformer_engine,
+        copies_ring_heads=transformer_engine,
+        workspace_bytes=2 * CUBLAS_WORKSPACE_BYTES if transformer_engine else 0,
+    )

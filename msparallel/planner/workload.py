@@ -36,6 +36,8 @@ class Workload:
     overlap_gradients: whether gradients are reduced while the backward pass goes on.
     overlap_tensor: whether tensor-parallel messages are fused into the products that make or take them.
     stack: how the software that runs it keeps weights, gradients and moments.
+    layer_table_bytes, table_bytes: masks and biases of attention that every layer, or every device, keeps from step to
+        step; of other software's runs.
     """
 
     shape: ModelShape
@@ -60,6 +62,8 @@ class Workload:
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
     overlap_gradients: bool = False
     overlap_tensor: bool = False
+    layer_table_bytes: int = 0
+    table_bytes: int = 0
 
     @property
     def virtual_stages(self) -> int:

@@ -1,0 +1,215 @@
+"""What a row of a table of measurements says about the run: a Workload.
+
+In: a row's cells, its model's family. Out: a Workload, with the Stack that the row's source and flags name. Raises
+CannotUse with the column and the rule where a number is missing, contradicts another or has no formula.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from msparallel.errors import short
+from msparallel.hardware import Dtype
+from msparallel.mesh import Mesh
+from msparallel.model.shape import ModelShape
+from msparallel.planner.case_cells import CannotUse, Row
+from msparallel.planner.families import Family
+from msparallel.planner.stack import MINDFORMERS, TORCHTITAN, Stack, megatron
+from msparallel.planner.workload import ShardLevel, Workload
+
+
+def workload_of_row(row: Row, family: Family) -> Workload:
+    source, flags = row.text("source").lower(), row.flags
+    written = row.text("dtype")
+    dtypes: dict[str, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "bf16+fp8": "bfloat16"}
+    if written not in dtypes:
+        raise CannotUse(f"column dtype: {short(written, 40)!r} is none of {', '.join(dtypes)}")
+    dtype = dtypes[written]
+    stack = _stack(source, flags, dtype)
+    mesh = _mesh(row)
+    shape = _shape(row, family, stack)
+    experts_on = row.count("ep", 1)
+    if shape.num_heads % mesh.tp or max(shape.num_experts, experts_on) % experts_on:
+        heads, experts = shape.num_heads, shape.num_experts
+        raise CannotUse(f"columns tp, ep: {heads} heads over tp {mesh.tp}, {experts} experts over ep {experts_on}")
+    groups = _stage_layers(row, mesh.pp)
+    size, number = _batch(row, mesh.dp, len(groups), stack)
+    recompute, recomputed = _recompute(row, mesh.pp, groups)
+    zero = row.text("zero")
+    levels: dict[str, ShardLevel] = {"0": "none", "1": "level1", "2": "level2", "3": "level3"}
+    if zero[0] not in levels:
+        raise CannotUse(f"column zero: {short(zero, 40)!r} is none of 0, 1, 2, 3")
+    seq, flash = row.count("seq_len"), "flash_attn=False" not in row.text("notes", "")
+    if "mindspeed" in source:
+        flash = "use-flash-attn" in flags
+    if "arxiv" in source:
+        flash = False
+    masks, tables = _attention_tables(row, family, mesh, seq, size, flash=flash)
+    shard_size = re.search(r"weight_shard_size=(\d+)", zero)
+    return Workload(
+        shape=shape,
+        mesh=mesh,
+        devices_per_node=16 if row.text("profile", "") == "atlas-900-a3" else 8,
+        stage_layers=groups,
+        micro_batch_size=size,
+        micro_batch_num=number,
+        seq_length=seq,
+        dtype=dtype,
+        stack=stack,
+        expert_parallel=experts_on,
+        sequence_parallel=mesh.tp > 1 and (stack is TORCHTITAN or row.text("sequence_parallel", "no") == "yes"),
+        vocab_parallel=True,
+        context_parallel_algo="ulysses" if "ulysses" in row.text("model").lower() else "ring",
+        attention="flash" if flash else "plain",
+        recompute=recompute,
+        recomputed_layers=recomputed,
+        optimizer_shard=levels[zero[0]],
+        optimizer_shard_size=int(shard_size[1]) if shard_size else 0,
+        overlap_gradients="overlap-grad-reduce" in flags or stack is TORCHTITAN,
+        overlap_tensor=bool({"use-mc2", "use-ascend-coc", "use-ascend-mc2"} & set(flags))
+        or "asynctp" in row.text("notes", "").lower().replace(" ", ""),
+        layer_table_bytes=masks,
+        table_bytes=tables,
+    )
+
+
+def _stack(source: str, flags: dict[str, str], dtype: Dtype) -> Stack:
+    if "torchtitan" in source:
+        return TORCHTITAN
+    if "mindformers" in source or "mindspore-ai" in source:
+        return MINDFORMERS
+    if "simumax" in source:
+        return megatron(dtype, transformer_engine=True)
+    # From 26.0 on nothing of MindSpeed-LLM reads o2-gradient; its branches 2.0 to 2.3 do.
+    reads_o2_gradient = re.search(r"branch (1|2)\.", source) is not None
+    return megatron(
+        dtype,
+        reuse_fp32_param="reuse-fp32-param" in flags,
+        half_optimizer="o2-optimizer" in flags,
+        half_gradients="o2-gradient" in flags and reads_o2_gradient,
+    )
+
+
+def _mesh(row: Row) -> Mesh:
+    mesh = Mesh(pp=row.count("pp"), dp=row.count("dp"), cp=row.count("cp", 1), tp=row.count("tp"))
+    devices = row.count("device_count", mesh.size)
+    if devices != mesh.size:
+        raise CannotUse(f"column device_count: {devices}, but the degrees are for {mesh}")
+    return mesh
+
+
+def _shape(row: Row, family: Family, stack: Stack) -> ModelShape:
+    flags, heads, hidden = row.flags, row.count("heads"), row.count("hidden")
+    experts, facts = row.count("num_experts", 0) if row.text("num_experts", "") else 0, dict(family.facts)
+    if experts:
+        facts.setdefault("expert_ffn_size", row.count("ffn"))
+        facts["experts_per_token"] = row.count("top_k")
+    else:
+        facts.pop("expert_ffn_size", None)
+    if stack.name == "megatron" and "mindspeed" in row.text("source").lower():
+        facts["tie_embeddings"] = "untie-embeddings-and-output-weights" not in flags
+    vocab = row.count("vocab", family.vocab_size or None)
+    head_dim = int(flags["kv-channels"]) if flags.get("kv-channels", "").isdigit() else hidden // heads
+    if "kv-channels" not in flags and hidden % heads:
+        raise CannotUse(f"column heads: {hidden} (hidden) is no multiple of {heads}")
+    gelu = facts.get("activation") == "gelu"
+    return ModelShape(
+        num_layers=row.count("layers"),
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=row.count("kv_heads", heads),
+        head_dim=head_dim,
+        ffn_size=row.count("ffn", 4 * hidden if gelu else None),
+        vocab_size=vocab,
+        num_experts=experts,
+        max_positions=row.count("seq_len"),
+        **facts,
+    )
+
+
+def _stage_layers(row: Row, stages: int) -> tuple[int, ...]:
+    """Layers of each group. `vpp` is the number of groups a stage has; layers that do nothing are left out."""
+    layers, virtual, flags = row.count("layers"), row.count("vpp", 1 if stages == 1 else None), row.flags
+    groups = stages * virtual
+    offsets = re.search(r"offset=\[([-\d, ]+)\]", row.text("notes", ""))
+    if "num-layer-list" in flags:
+        listed = [int(word) for word in flags["num-layer-list"].split(",") if word.isdigit()]
+        if len(listed) != groups or sum(listed) != layers:
+            raise CannotUse(f"flag num-layer-list: {listed or 'no list'} for {layers} layers in {groups} groups")
+    elif offsets and stages > 1:
+        listed = [layers // groups + int(word) for word in offsets[1].split(",")]
+        if len(listed) != groups or sum(listed) != layers or min(listed) < 1:
+            raise CannotUse(f"offset {offsets[1]}: not for {layers} layers in {groups} groups")
+    elif layers % groups:
+        if "torchtitan" not in row.text("source").lower():
+            raise CannotUse(f"column layers: {layers} layers in {groups} groups are not equal and not listed")
+        listed = [layers // groups + (group < layers % groups) for group in range(groups)]
+    else:
+        listed = [layers // groups] * groups
+    ends = [sum(listed[: group + 1]) for group in range(groups)]
+    for word in flags.get("noop-layers", "").split(","):
+        if word.isdigit() and int(word) < layers:
+            listed[next(group for group, end in enumerate(ends) if int(word) < end)] -= 1
+    return tuple(listed)
+
+
+def _batch(row: Row, replicas: int, groups: int, stack: Stack) -> tuple[int, int]:
+    """Sequences of a micro-batch, micro-batches of a step."""
+    size, whole = row.count("micro_batch"), row.count("global_batch")
+    if whole % (replicas * size):
+        raise CannotUse(f"column global_batch: {whole} is no multiple of dp {replicas} x micro_batch {size}")
+    number = whole // (replicas * size)
+    if stack is TORCHTITAN and groups > 1:
+        # Its tables have the sequences of a replica; its pipeline takes them in as many parts as there are stages.
+        local = size * number
+        if local % groups:
+            raise CannotUse(f"column micro_batch: {local} sequences of a replica are no multiple of {groups} stages")
+        return local // groups, groups
+    return size, number
+
+
+def _recompute(
+    row: Row, stages: int, groups: tuple[int, ...]
+) -> tuple[Literal["none", "selective", "full"], tuple[int, ...] | None]:
+    """What is computed again, and how many layers of each stage; None: all of them.
+
+    `full/block/N` is Megatron's: the first N layers of each group of layers, or of each stage with
+    enable-recompute-layers-per-pp-rank; `full/uniform/N` keeps what every Nth layer reads. `activation_function`
+    (MindSpeed) computes the feed-forward activation again: counted as nothing.
+    """
+    written = row.text("recompute")
+    layers = [sum(groups[stage::stages]) for stage in range(stages)]
+    block, listed = re.match(r"full/block/(\d+)", written), re.search(r"\[([\d, ]+)\]", written)
+    if written.startswith("none") or written == "activation_function":
+        return "none", None
+    if block:
+        each = int(block[1]) * (1 if "enable-recompute-layers-per-pp-rank" in row.flags else len(groups) // stages)
+        return "full", tuple(min(each, n) for n in layers)
+    if listed and "e.g." not in written:
+        numbers = [int(word) for word in listed[1].split(",")]
+        if len(numbers) != stages:
+            raise CannotUse(f"column recompute: {len(numbers)} numbers for {stages} stages")
+        capped = tuple(min(number, n) for number, n in zip(numbers, layers, strict=True))
+        return ("selective" if written.startswith("select") else "full"), capped
+    if re.match(r"full/uniform/1\b|full( AC|\+select True)?$", written):
+        return "full", None
+    if written == "selective":
+        return "selective", None
+    raise CannotUse(f"column recompute: {short(written, 60)!r} has no formula")
+
+
+def _attention_tables(
+    row: Row, family: Family, mesh: Mesh, seq: int, batch: int, *, flash: bool
+) -> tuple[int, int]:
+    """Bytes that stay from step to step: for each layer, and once.
+
+    MindSpeed-LLM's layers of its old model, and all layers with a bias on scores, keep a mask of a byte for each pair
+    of positions. The bias stands in 16 bits for each head: as it is, with the future masked, and so for each sequence.
+    """
+    legacy = "legacy" in row.text("model").lower()
+    if "mindspeed" not in row.text("source").lower() or not flash or not (legacy or family.alibi):
+        return 0, 0
+    heads = row.count("heads") // mesh.tp
+    bias = (2 + batch) * heads * seq * seq * 2 if family.alibi else 0
+    return seq * seq, bias

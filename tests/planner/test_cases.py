@@ -1,0 +1,185 @@
+"""Rows of measurements as workloads: what is read, what is skipped, and that a bad cell costs its own row only."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from msparallel.errors import UserError
+from msparallel.planner.cases import COLUMNS, Case, logged_flops, read_cases
+from msparallel.planner.families import family_of
+from msparallel.planner.stack import MINDFORMERS, TORCHTITAN
+
+pytestmark = pytest.mark.pure
+
+LLAMA = {
+    "source": "Ascend/MindSpeed-LLM branch 1.0.0 tests", "model": "llama2_tp2_pp4_vpp2_ptd", "profile": "atlas-900-a2",
+    "device_count": "8", "layers": "32", "hidden": "4096", "heads": "32", "kv_heads": "32", "ffn": "11008",
+    "seq_len": "4096", "micro_batch": "1", "global_batch": "32", "dp": "1", "tp": "2", "pp": "4", "vpp": "4",
+    "cp": "1", "ep": "1", "sequence_parallel": "yes", "recompute": "full/block/1", "zero": "0", "dtype": "bf16",
+    "measured_metric": "memory_GiB", "component": "static", "value": "14.830",
+    "value_by_rank": "14.799 14.799 13.731 13.731 13.731 13.731 14.830 14.830", "trust": "clean",
+    "flags": "overlap-grad-reduce untie-embeddings-and-output-weights use-flash-attn swiglu",
+}  # fmt: skip
+
+
+def written(path: Path, *rows: dict[str, str], columns: tuple[str, ...] = COLUMNS) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def read_one(tmp_path: Path, **changes: str) -> Case:
+    cases, skipped = read_cases(written(tmp_path / "cases.csv", {**LLAMA, **changes}))
+    assert not skipped, skipped
+    return cases[0]
+
+
+def reason(tmp_path: Path, **changes: str) -> str:
+    cases, skipped = read_cases(written(tmp_path / "cases.csv", {**LLAMA, **changes}))
+    assert not cases
+    return skipped[0].reason
+
+
+def test_a_row_says_what_was_run(tmp_path: Path) -> None:
+    case = read_one(tmp_path)
+    work = case.work
+    assert (case.row, case.family, case.metric, case.hardware) == (2, "llama2", "model_state", "atlas_900_a2")
+    assert str(work.mesh) == "pp4 x tp2 (8)" and work.virtual_stages == 4 and work.stage_layers == (2,) * 16
+    assert (work.micro_batch_size, work.micro_batch_num, work.global_batch_size) == (1, 32, 32)
+    assert work.shape.vocab_size == 32000 and not work.shape.tie_embeddings and work.sequence_parallel
+    assert case.value_by_stage == (14.799, 13.731, 13.731, 14.830)
+    assert case.is_dense and case.plain and work.overlap_gradients and not work.overlap_tensor
+
+
+@pytest.mark.parametrize(
+    ("written_as", "flags", "kind", "layers"),
+    [
+        ("none", "", "none", None),
+        ("none (scripts: --recompute-num-layers 0)", "", "none", None),
+        ("activation_function", "", "none", None),
+        ("full", "", "full", None),
+        ("full AC", "", "full", None),
+        ("full/uniform/1", "", "full", None),
+        ("full/block/1", "", "full", (4, 4, 4, 4)),
+        ("full/block/1", "enable-recompute-layers-per-pp-rank", "full", (1, 1, 1, 1)),
+        ("full/block/70", "", "full", (8, 8, 8, 8)),
+        ("full per-stage [8, 8, 3, 0]", "", "full", (8, 8, 3, 0)),
+        ("select [8, 4, 4, 1]", "", "selective", (8, 4, 4, 1)),
+        ("selective", "", "selective", None),
+    ],
+)
+def test_recompute_is_read_in_all_its_spellings(tmp_path, written_as, flags, kind, layers) -> None:
+    work = read_one(tmp_path, recompute=written_as, flags=flags).work
+    assert (work.recompute, work.recomputed_layers) == (kind, layers)
+
+
+def test_layers_of_stages(tmp_path: Path) -> None:
+    plain = {"vpp": "1", "recompute": "none"}
+    assert read_one(tmp_path, **plain, flags="num-layer-list=7,8,8,9").work.stage_layers == (7, 8, 8, 9)
+    assert read_one(tmp_path, **plain, notes="offset=[-1, 0, 0, 1]").work.stage_layers == (7, 8, 8, 9)
+    assert read_one(tmp_path, **plain, flags="noop-layers=0,31").work.stage_layers == (7, 8, 8, 7)
+    assert "no list" in reason(tmp_path, **plain, flags="num-layer-list")
+    assert "30 layers in 4 groups" in reason(tmp_path, **plain, layers="30")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"trust": "suspect"}, "trust: suspect"),
+        ({"trust": "dryrun"}, "trust: dryrun"),
+        ({"model": "deepseek_v3_mcore"}, "feature: multi-head latent attention (MLA)"),
+        ({"model": "mamba2_2.7b"}, "feature: state-space or linear attention layers"),
+        ({"measured_metric": "mfu", "dtype": "bf16+fp8"}, "feature: matrix products in 8 bits (fp8)"),
+        ({"measured_metric": "mfu", "profile": "unknown-ascend"}, "hardware: unknown-ascend has no profile"),
+        ({"measured_metric": "watts"}, "column measured_metric: 'watts'"),
+        ({"component": "activations"}, "column component: 'activations'"),
+        ({"layers": "many"}, "column layers: 'many' is no whole number"),
+        ({"layers": "0"}, "column layers: 0 must be at least 1"),
+        ({"value": "fast"}, "column value: 'fast' is no number"),
+        ({"value": "-3"}, "column value: -3 must be more than 0"),
+        ({"value_by_rank": "1 2 3"}, "column value_by_rank: 3 values for 4 stages"),
+        ({"micro_batch": ""}, "column micro_batch: empty"),
+        ({"vpp": ""}, "column vpp: empty"),
+        ({"device_count": "16"}, "column device_count: 16, but the degrees are for pp4 x tp2 (8)"),
+        ({"global_batch": "33", "dp": "2", "device_count": "16"}, "column global_batch: 33"),
+        ({"recompute": "select per-stage e.g. [20,8]/[20,0]"}, "column recompute:"),
+        ({"model": "nameless", "vocab": ""}, "column vocab: empty"),
+    ],
+)
+def test_a_row_that_cannot_be_used_names_rule_and_column(tmp_path, changes, told) -> None:
+    assert reason(tmp_path, **changes).startswith(told)
+
+
+def test_a_bad_cell_costs_its_own_row_only(tmp_path: Path) -> None:
+    cases, skipped = read_cases(written(tmp_path / "c.csv", {**LLAMA, "heads": "x"}, LLAMA, {**LLAMA, "tp": "x"}))
+    assert [case.row for case in cases] == [3]
+    assert [(row.row, row.reason.split(":")[0]) for row in skipped] == [(2, "column heads"), (4, "column tp")]
+
+
+def test_a_missing_column_is_named_where_a_row_needs_it(tmp_path: Path) -> None:
+    without = tuple(column for column in COLUMNS if column != "ffn")
+    _, skipped = read_cases(written(tmp_path / "c.csv", LLAMA, columns=without))
+    assert skipped[0].reason == "column ffn: not in the file"
+    cases, _ = read_cases(written(tmp_path / "d.csv", LLAMA, columns=tuple(c for c in COLUMNS if c != "vocab")))
+    assert cases[0].work.shape.vocab_size == 32000
+
+
+def test_a_file_that_is_no_table_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        read_cases(tmp_path / "absent.csv")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UserError, match="names none of the columns"):
+        read_cases(tmp_path / "other.csv")
+    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00\x81")
+    with pytest.raises(UserError, match="not a text file"):
+        read_cases(tmp_path / "bytes.csv")
+
+
+def test_rates_become_seconds_of_a_step(tmp_path: Path) -> None:
+    time = {"value_by_rank": "", "component": ""}
+    rate = read_one(tmp_path, **time, measured_metric="tokens_per_s_per_device", value="2048")
+    assert rate.measured_s == pytest.approx(32 * 4096 / 8 / 2048)
+    work = rate.work
+    assert logged_flops(work) == pytest.approx(
+        32 * 4096 * 3 * (32 * (8 * 4096**2 + 4 * 4096 * 4096 + 6 * 4096 * 11008) + 2 * 4096 * 32000)
+    )
+    tflops = read_one(tmp_path, **time, measured_metric="tflops_per_device", value="100")
+    assert tflops.measured_s == pytest.approx(logged_flops(work) / 8 / 1e14)
+    assert read_one(tmp_path, **time, measured_metric="step_time_s", value="7.5").measured_s == 7.5
+
+
+def test_stacks_follow_source_and_flags(tmp_path: Path) -> None:
+    simple = {"pp": "1", "vpp": "1", "dp": "4", "recompute": "none", "value_by_rank": ""}
+    assert read_one(tmp_path, **simple, source="mindformers HEAD").work.stack is MINDFORMERS
+    titan = read_one(tmp_path, **simple, source="pytorch/torchtitan x", zero="3(FSDP2)").work
+    assert titan.stack is TORCHTITAN and titan.optimizer_shard == "level3" and titan.sequence_parallel
+    te = read_one(tmp_path, **simple, source="MooreThreads/SimuMax docs").work.stack
+    assert te.dummy_gradients and te.optimizer_bytes == 12
+    fp16 = read_one(tmp_path, **simple, dtype="fp16").work.stack
+    assert (fp16.weight_bytes, fp16.gradient_bytes, fp16.optimizer_bytes) == (2, 2, 16)
+    less = "o2-optimizer o2-gradient reuse-fp32-param"
+    old = read_one(tmp_path, **simple, flags=less, source="Ascend/MindSpeed-LLM branch 2.0.0 t").work.stack
+    new = read_one(tmp_path, **simple, flags=less, source="Ascend/MindSpeed-LLM master t").work.stack
+    assert (old.gradient_bytes, old.optimizer_bytes) == (2, 6) and (new.gradient_bytes, new.optimizer_bytes) == (4, 6)
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "vocab"),
+    [
+        ("LLaMA 33B", "llama", 32000),
+        ("llama3_1_8b", "llama3", 128256),
+        ("glm3_6b_32k", "chatglm", 65024),
+        ("Qwen2 72B 4K", "qwen2", 152064),
+        ("qwen15_7b_legacy_tp8_pp1_ptd", "qwen1.5", 151936),
+        ("deepseek-33b", "deepseek", 32256),
+        ("Gemma 2B", "gemma", 256000),
+        ("never-heard-of 3B", "never", 0),
+    ],
+)
+def test_families_by_name(model: str, name: str, vocab: int) -> None:
+    assert (family_of(model).name, family_of(model).vocab_size) == (name, vocab)
