@@ -65,6 +65,10 @@ class ModelShape:
         if not self.head_dim:
             object.__setattr__(self, "head_dim", self.hidden_size // self.num_heads)
 
+    def __hash__(self) -> int:
+        # Equal shapes have these alike; the planner looks shapes up thousands of times a second.
+        return hash((self.num_layers, self.hidden_size, self.num_heads, self.ffn_size, self.vocab_size))
+
     @property
     def padded_vocab_size(self) -> int:
         """Rows of the embedding table."""

@@ -7,6 +7,7 @@ CannotUse with the column and the rule where a number is missing, contradicts an
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Literal
 
 from msparallel.errors import short
@@ -26,7 +27,9 @@ def workload_of_row(row: Row, family: Family) -> Workload:
     if written not in dtypes:
         raise CannotUse(f"column dtype: {short(written, 40)!r} is none of {', '.join(dtypes)}")
     dtype = dtypes[written]
-    stack = _stack(source, flags, dtype)
+    fused = bool({"use-mc2", "use-ascend-coc", "use-ascend-mc2"} & set(flags))
+    fused |= "asynctp" in row.text("notes", "").lower().replace(" ", "")
+    stack = _stack(source, flags, dtype, fused=fused)
     mesh = _mesh(row)
     shape = _shape(row, family, stack)
     experts_on = row.count("ep", 1)
@@ -58,7 +61,7 @@ def workload_of_row(row: Row, family: Family) -> Workload:
         dtype=dtype,
         stack=stack,
         expert_parallel=experts_on,
-        sequence_parallel=mesh.tp > 1 and (stack is TORCHTITAN or row.text("sequence_parallel", "no") == "yes"),
+        sequence_parallel=mesh.tp > 1 and (stack.sharing == "fsdp" or row.text("sequence_parallel", "no") == "yes"),
         vocab_parallel=True,
         context_parallel_algo="ulysses" if "ulysses" in row.text("model").lower() else "ring",
         attention="flash" if flash else "plain",
@@ -66,17 +69,16 @@ def workload_of_row(row: Row, family: Family) -> Workload:
         recomputed_layers=recomputed,
         optimizer_shard=levels[zero[0]],
         optimizer_shard_size=int(shard_size[1]) if shard_size else 0,
-        overlap_gradients="overlap-grad-reduce" in flags or stack is TORCHTITAN,
-        overlap_tensor=bool({"use-mc2", "use-ascend-coc", "use-ascend-mc2"} & set(flags))
-        or "asynctp" in row.text("notes", "").lower().replace(" ", ""),
+        overlap_gradients="overlap-grad-reduce" in flags or stack.sharing == "fsdp",
+        overlap_tensor=fused,
         layer_table_bytes=masks,
         table_bytes=tables,
     )
 
 
-def _stack(source: str, flags: dict[str, str], dtype: Dtype) -> Stack:
+def _stack(source: str, flags: dict[str, str], dtype: Dtype, *, fused: bool) -> Stack:
     if "torchtitan" in source:
-        return TORCHTITAN
+        return replace(TORCHTITAN, keeps_gathered=not fused)
     if "mindformers" in source or "mindspore-ai" in source:
         return MINDFORMERS
     if "simumax" in source:
@@ -160,7 +162,7 @@ def _batch(row: Row, replicas: int, groups: int, stack: Stack) -> tuple[int, int
     if whole % (replicas * size):
         raise CannotUse(f"column global_batch: {whole} is no multiple of dp {replicas} x micro_batch {size}")
     number = whole // (replicas * size)
-    if stack is TORCHTITAN and groups > 1:
+    if stack.sharing == "fsdp" and groups > 1:
         # Its tables have the sequences of a replica; its pipeline takes them in as many parts as there are stages.
         local = size * number
         if local % groups:

@@ -150,25 +150,26 @@ def parameters(plan: Plan) -> Iterator[tuple[str, tuple[int, ...], Cut, int]]:
         whole = (shape.max_positions, shape.hidden_size)
         yield "model.embed_positions.weight", whole, (None, None), stages[0]
     for layer, stage in enumerate(stages):
-        for name, whole, cut in _layer(shape):
+        for name, whole, cut in layer_parameters(shape):
             yield f"model.layers.{layer}.{name}", whole, cut, stage
-    for name, whole, cut in _norm(shape, "norm"):
+    for name, whole, cut in norm_parameters(shape, "norm"):
         yield f"model.{name}", whole, cut, stages[-1]
     if not shape.tie_embeddings:
         yield "lm_head.weight", table, vocab, stages[-1]
 
 
-def _layer(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...], Cut]]:
+def layer_parameters(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...], Cut]]:
+    """(name within the layer, whole shape, axis that cuts each dim); all layers are alike."""
     h, f, bias = shape.hidden_size, shape.ffn_size, shape.attention_bias
     heads, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    yield from _norm(shape, "input_layernorm")
+    yield from norm_parameters(shape, "input_layernorm")
     for name, width in (("q_proj", heads), ("k_proj", kv), ("v_proj", kv)):
         yield from _column(f"self_attn.{name}", width, h, bias=bias)
     yield from _row("self_attn.o_proj", h, heads, bias=shape.output_bias)
     if shape.qk_norm:
         yield "self_attn.q_norm.weight", (shape.head_dim,), (None,)
         yield "self_attn.k_norm.weight", (shape.head_dim,), (None,)
-    yield from _norm(shape, "post_attention_layernorm")
+    yield from norm_parameters(shape, "post_attention_layernorm")
     if shape.num_experts:
         experts, width = shape.num_experts, shape.expert_ffn_size
         yield "mlp.gate.weight", (experts, h), (None, None)
@@ -181,7 +182,8 @@ def _layer(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...], Cut]]:
     yield from _row("mlp.down_proj", h, f, bias=shape.ffn_bias)
 
 
-def _norm(shape: ModelShape, name: str) -> Iterator[tuple[str, tuple[int, ...], Cut]]:
+def norm_parameters(shape: ModelShape, name: str) -> Iterator[tuple[str, tuple[int, ...], Cut]]:
+    """The same of a norm over the residual stream."""
     yield f"{name}.weight", (shape.hidden_size,), (None,)
     if shape.norm == "layer":
         yield f"{name}.bias", (shape.hidden_size,), (None,)
@@ -224,8 +226,18 @@ def _optimizer_pieces(plan: Plan, shape: tuple[int, ...], *, rows_cut: int, copi
     if not plan.shards or not parallel.optimizer_shard:
         return 1
     threshold_kib = parallel.optimizer_shard_threshold_kib
-    if math.prod(shape) * ITEM_BYTES < (DEFAULT_THRESHOLD_KIB if threshold_kib is None else threshold_kib) * 1024:
+    return optimizer_pieces(
+        shape,
+        rows_cut=rows_cut,
+        copies=copies,
+        size=parallel.optimizer_shard_size or 0,
+        threshold_kib=DEFAULT_THRESHOLD_KIB if threshold_kib is None else threshold_kib,
+    )
+
+
+def optimizer_pieces(shape: tuple[int, ...], *, rows_cut: int, copies: int, size: int, threshold_kib: int) -> int:
+    """The same for any numbers; `size` is the ranks that share the state out, 0 or 1 for all `copies`."""
+    if math.prod(shape) * ITEM_BYTES < threshold_kib * 1024:
         return 1
-    size = parallel.optimizer_shard_size
-    pieces = min(size, copies) if size is not None and size > 1 else copies
+    pieces = min(size, copies) if size > 1 else copies
     return pieces if copies % pieces == 0 and shape[0] % (rows_cut * pieces) == 0 else 1

@@ -40,6 +40,9 @@ class Stack:
     experts_cut_by_tp: tp cuts the width of each expert; otherwise ranks of tp hold different experts or share rows.
     dropless_pads: experts without a capacity compute as many rows as there are tokens, for each expert.
     transfers_wait: a stage computes nothing while it sends to or receives from the next one.
+    memory_passes: bytes that operators beside products and attention move in a layer, for each byte that they would if
+        all that can be fused were (`planner/layer_time.py` counts those).
+    kernels: operators of a layer, forward and backward.
     sharing: how the optimizer shard works. mindspore: each parameter is cut or left whole (`planner/shards.py`).
         megatron: level1 cuts the optimizer's part, level2 gradients, level3 weights, to the byte. fsdp: as level3, and
         a pipeline keeps weights gathered and gradients whole over all micro-batches of a step.
@@ -49,6 +52,7 @@ class Stack:
     gathers_into_buffer: sequence parallel gathers tokens into one buffer that stays.
     dummy_gradients: products add gradients of weights to their sums themselves, and leave an empty 16-bit gradient of
         each shape of weight behind.
+    keeps_gathered: products keep tokens that sequence parallel gathered for them, otherwise these are gathered again.
     copies_ring_heads: context parallel keeps queries, keys and values twice, in the order of the ring as well.
     loss_bytes: most bytes for each logit while its gradient is computed.
     workspace_bytes: of matrix products.
@@ -64,16 +68,23 @@ class Stack:
     experts_cut_by_tp: bool = True
     dropless_pads: bool = False
     transfers_wait: bool = True
+    memory_passes: float = 1.0
+    kernels: int = 160
     sharing: Literal["mindspore", "megatron", "fsdp"] = "megatron"
     casts_weights: bool = False
     norms_in_float32: bool = False
     keeps_stage_inputs: bool = False
     gathers_into_buffer: bool = False
     dummy_gradients: bool = False
+    keeps_gathered: bool = False
     copies_ring_heads: bool = False
-    loss_bytes: float = 6
+    loss_bytes: float = 10
     workspace_bytes: int = 0
     reserved_share: float = 0.0
+
+    def __hash__(self) -> int:
+        # Equal stacks have these alike; hashing all fields would take most of a cached look-up's time.
+        return hash((self.name, self.gradient_bytes, self.optimizer_bytes))
 
 
 MSPARALLEL = Stack(
@@ -86,14 +97,27 @@ MSPARALLEL = Stack(
     experts_cut_by_tp=False,
     dropless_pads=True,
     transfers_wait=False,
+    memory_passes=2.0,
+    kernels=100,
     sharing="mindspore",
     casts_weights=True,
     norms_in_float32=True,
+    keeps_gathered=True,
+    loss_bytes=20,
 )
 """Weights, gradients and AdamW's two moments in float32 (`planner/shards.py`)."""
 
 MINDFORMERS = Stack(
-    name="mindformers", weight_bytes=4, gradient_bytes=4, optimizer_bytes=8, sharing="mindspore", casts_weights=True
+    name="mindformers",
+    weight_bytes=4,
+    gradient_bytes=4,
+    optimizer_bytes=8,
+    transfers_wait=False,
+    memory_passes=2.0,
+    kernels=100,
+    sharing="mindspore",
+    casts_weights=True,
+    keeps_gathered=True,
 )
 """MindSpore's optimizer shard and Megatron's fused blocks."""
 
@@ -103,8 +127,9 @@ TORCHTITAN = Stack(
     gradient_bytes=4,
     optimizer_bytes=8,
     sharing="fsdp",
+    keeps_gathered=True,
     loss_bytes=18,
-    reserved_share=0.1,
+    reserved_share=0.15,
 )
 """PyTorch's FSDP2 with tensor, context and pipeline parallel. Loss of a vocabulary that is cut, in torch.distributed:
 logits in 16 bits, and in float32 the log-softmax, its exponential, their product and the gradient (2 + 4 x 4)."""
@@ -138,5 +163,6 @@ def megatron(
         gathers_into_buffer=not transformer_engine,
         dummy_gradients=transformer_engine,
         copies_ring_heads=transformer_engine,
+        loss_bytes=2 if transformer_engine else 10,
         workspace_bytes=2 * CUBLAS_WORKSPACE_BYTES if transformer_engine else 0,
     )
