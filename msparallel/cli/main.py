@@ -29,6 +29,7 @@ VERBS = {
     "show": "The recipe with everything resolved, or MindSpore's own calls.",
     "validate": "Check recipes against every rule.",
     "schema": "JSON Schema of recipes, for editors.",
+    "plan": "Memory, time and the best strategy, on paper.",
     "run": "Train: alone, by local workers, or this node's part.",
     "dryrun": "Compile for a cluster that is not there, and report what each rank holds and sends.",
     "simulate": "Execute all ranks on a virtual cluster and compare with one device.",

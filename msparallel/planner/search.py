@@ -22,27 +22,15 @@ It is complete over the space without asking everything of everything:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from msparallel.hardware import Hardware
 from msparallel.mesh import Mesh
 from msparallel.planner.estimate import Estimate, StageMemory, estimate, limit_bytes
 from msparallel.planner.layer_time import layer_time
 from msparallel.planner.memory import stage_memories
-from msparallel.planner.search_space import (
-    Layout,
-    Refusal,
-    Space,
-    combinations,
-    cuts_vocabulary,
-    layouts,
-    meshes,
-    micro_batches,
-    refusal,
-    sequence_parallel,
-    shard_levels,
-)
+from msparallel.planner.search_space import Refusal, Space, combinations, meshes, refusal, strategies, with_batch
 from msparallel.planner.step_time import step_time
 from msparallel.planner.workload import Workload
 
@@ -153,42 +141,6 @@ def search(
         settings=settings,
         refusals=dict(refusals),
     )
-
-
-def strategies(work: Workload, space: Space, mesh: Mesh) -> Iterator[list[tuple[Workload, list[int]]]]:
-    """Every legal strategy of a legal mesh: lists of (a Workload whose batch is still to be set, sizes of its
-    micro-batch, smallest first). In a list only recompute differs, least first."""
-    batches = micro_batches(space, mesh)
-    for layout in layouts(work, space, mesh):
-        base = _laid_out(work, space, layout)
-        for shard in shard_levels(space, mesh):
-            for tokens_cut in space.sequence_parallel:
-                sizes = [b for b in batches if tokens_cut in sequence_parallel(work, space, mesh, b)]
-                if sizes:
-                    chosen = replace(base, optimizer_shard=shard, sequence_parallel=tokens_cut)
-                    yield [(replace(chosen, recompute=recompute), sizes) for recompute in space.recompute]
-
-
-def _laid_out(work: Workload, space: Space, layout: Layout) -> Workload:
-    mesh = layout.mesh
-    return replace(
-        work,
-        mesh=mesh,
-        devices_per_node=space.devices_per_node,
-        stage_layers=layout.stage_layers,
-        expert_parallel=layout.expert_parallel,
-        context_parallel_algo=layout.context_parallel_algo,
-        vocab_parallel=cuts_vocabulary(work, space, mesh),
-        recomputed_layers=None,
-        optimizer_shard_size=0,
-        schedule="1f1b",
-        overlap_gradients=work.overlap_gradients and space.engine and mesh.dp * mesh.cp > 1,
-    )
-
-
-def with_batch(work: Workload, space: Space, size: int) -> Workload:
-    """The space's batch in micro-batches of a size."""
-    return replace(work, micro_batch_size=size, micro_batch_num=space.global_batch_size // work.mesh.dp // size)
 
 
 def _fitting(

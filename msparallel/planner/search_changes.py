@@ -18,10 +18,9 @@ from msparallel.hardware import Hardware
 from msparallel.mesh import Mesh
 from msparallel.plan import Plan
 from msparallel.planner.estimate import Estimate, estimate
-from msparallel.planner.search import strategies, with_batch
 from msparallel.planner.search_overrides import overrides_of
 from msparallel.planner.search_rejected import SHORTEST, fits
-from msparallel.planner.search_space import Space, meshes, refusal
+from msparallel.planner.search_space import Space, engine_cuts, meshes, refusal, strategies, with_batch
 from msparallel.planner.step_time import step_time
 from msparallel.planner.workload import Workload
 from msparallel.recipe.rules.devices import MAX_DEVICES
@@ -134,8 +133,8 @@ def more_devices(work: Workload, hardware: Hardware, space: Space) -> Change | N
 
 
 def _with_devices(space: Space, hardware: Hardware, devices: int) -> Space:
-    engine = hardware.target != "CPU" and (devices in (2, 4) or devices % 8 == 0)
-    return replace(space, devices=devices, devices_per_node=min(devices, hardware.devices_per_node), engine=engine)
+    per_node = min(devices, hardware.devices_per_node)
+    return replace(space, devices=devices, devices_per_node=per_node, engine=engine_cuts(hardware, devices))
 
 
 def shorter_sequence(work: Workload, hardware: Hardware, space: Space) -> Change | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from msparallel.plan import Plan
-from msparallel.planner.search_space import Space
+from msparallel.planner.search_space import Space, engine_cuts
 from msparallel.planner.workload import Workload
 from msparallel.recipe import derive
 from msparallel.recipe.override import with_values
@@ -33,13 +33,12 @@ def space_of(plan: Plan, *, devices: int | None = None, global_batch_size: int |
     """
     hardware = plan.hardware
     count = plan.world_size if devices is None else devices
-    engine = hardware.target != "CPU" and (count in (2, 4) or (count > 1 and count % 8 == 0))
     per_node = plan.devices_per_node if devices is None else min(count, hardware.devices_per_node)
     return Space(
         devices=count,
         devices_per_node=per_node,
         global_batch_size=global_batch_size or plan.global_batch_size,
-        engine=engine,
+        engine=engine_cuts(hardware, count),
         vocab_parallel=plan.recipe.parallel.vocab_parallel,
         most_micro_batch=max(16, plan.micro_batch_size),
     )
@@ -75,7 +74,7 @@ def settings_of(work: Workload, *, engine: bool) -> dict[str, Any]:
 def overrides_of(plan: Plan, work: Workload) -> dict[str, Any]:
     """What differs from the recipe; the recipe with it passes every rule and is that Workload."""
     recipe, mesh = plan.recipe, work.mesh
-    engine = space_of(plan, devices=mesh.size).engine
+    engine = engine_cuts(plan.hardware, mesh.size)
     wanted = settings_of(work, engine=engine)
     if not engine or mesh.dp * mesh.cp == 1:
         wanted |= {"parallel.comm_fusion": "none", "parallel.overlap_gradients": False}

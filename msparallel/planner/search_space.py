@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
+from msparallel.hardware import Hardware
 from msparallel.mesh import Mesh
 from msparallel.planner.workload import ShardLevel, Workload
 from msparallel.recipe.rules.finding import divisors
@@ -83,6 +84,12 @@ class Layout:
     context_parallel_algo: Algo
 
 
+def engine_cuts(hardware: Hardware, devices: int) -> bool:
+    """Whether MindSpore's engine may cut a model over so many devices (rules `operator_modes_need_ascend` and
+    `device_number_suits_mindspore`)."""
+    return hardware.target != "CPU" and (devices in (2, 4) or (devices > 1 and devices % 8 == 0))
+
+
 def meshes(devices: int) -> Iterator[Mesh]:
     """Every way to write a number of devices as pp x dp x cp x tp."""
     for tp in divisors(devices):
@@ -107,10 +114,9 @@ def refusal(work: Workload, space: Space, mesh: Mesh) -> Refusal | None:
     shape = work.shape
     heads, kv, ffn = shape.num_heads, shape.num_kv_heads, shape.ffn_size
     if not space.engine and mesh.dp != mesh.size:
-        return Refusal(rule="replica_modes_are_data_parallel", key="data_parallel", value=mesh.dp,
-                       reason=f"MindSpore's engine does not cut a model over {mesh.size} devices here; only replicas "
-                       "run",
-                       change="a multiple of 8 Ascend devices, or 2 or 4")  # fmt: skip
+        return Refusal(rule="replica_modes_are_data_parallel", key="devices", value=mesh.size,
+                       reason=f"MindSpore's engine cuts no model over {mesh.size} devices here; only replicas run",
+                       change="Ascend devices, 2, 4 or a multiple of 8")  # fmt: skip
     if heads % mesh.tp:
         return _uncut("heads_over_model_parallel", "model_parallel", mesh.tp, "attention heads", heads)
     if kv % mesh.tp:
@@ -163,6 +169,42 @@ def _infeasible(mesh: Mesh) -> tuple[str, ...]:
 def _infeasible_axes(pp: int, dp: int, cp: int, tp: int) -> tuple[str, ...]:
     found = infeasible_group(Mesh(pp=pp, dp=dp, cp=cp, tp=tp))
     return found[0] if found else ()
+
+
+def strategies(work: Workload, space: Space, mesh: Mesh) -> Iterator[list[tuple[Workload, list[int]]]]:
+    """Every legal strategy of a legal mesh: lists of (a Workload whose batch is still to be set, sizes of its
+    micro-batch, smallest first). In a list only recompute differs, least first."""
+    batches = micro_batches(space, mesh)
+    for layout in layouts(work, space, mesh):
+        base = _laid_out(work, space, layout)
+        for shard in shard_levels(space, mesh):
+            for tokens_cut in space.sequence_parallel:
+                sizes = [b for b in batches if tokens_cut in sequence_parallel(work, space, mesh, b)]
+                if sizes:
+                    chosen = replace(base, optimizer_shard=shard, sequence_parallel=tokens_cut)
+                    yield [(replace(chosen, recompute=recompute), sizes) for recompute in space.recompute]
+
+
+def _laid_out(work: Workload, space: Space, layout: Layout) -> Workload:
+    mesh = layout.mesh
+    return replace(
+        work,
+        mesh=mesh,
+        devices_per_node=space.devices_per_node,
+        stage_layers=layout.stage_layers,
+        expert_parallel=layout.expert_parallel,
+        context_parallel_algo=layout.context_parallel_algo,
+        vocab_parallel=cuts_vocabulary(work, space, mesh),
+        recomputed_layers=None,
+        optimizer_shard_size=0,
+        schedule="1f1b",
+        overlap_gradients=work.overlap_gradients and space.engine and mesh.dp * mesh.cp > 1,
+    )
+
+
+def with_batch(work: Workload, space: Space, size: int) -> Workload:
+    """The space's batch in micro-batches of a size."""
+    return replace(work, micro_batch_size=size, micro_batch_num=space.global_batch_size // work.mesh.dp // size)
 
 
 def layouts(work: Workload, space: Space, mesh: Mesh) -> Iterator[Layout]:

@@ -1,0 +1,125 @@
+"""`msparallel plan`: memory and time of a recipe on paper, and the best strategy for its devices."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from msparallel.errors import UserError
+
+if TYPE_CHECKING:
+    from msparallel.plan import Plan
+    from msparallel.planner.estimate import Estimate
+    from msparallel.planner.search import Search
+    from msparallel.planner.search_changes import Change
+
+
+@click.command(epilog="""\b
+Examples:
+  $ msparallel plan llama2_13b_dp4_tp4_pp2
+  $ msparallel plan llama2_13b_dp4_tp4_pp2 parallel.recompute=none --json
+  $ msparallel plan llama2_70b_dp2_tp8_pp4 --search
+  $ msparallel plan llama2_70b_dp2_tp8_pp4 --search --devices 1024 --global-batch 1024 --top 10
+  $ msparallel plan qwen3_8b_dp2_tp4 --search --hardware atlas_900_a3
+""")  # fmt: skip
+@click.argument("recipe_name", metavar="RECIPE")
+@click.argument("overrides", metavar="[SECTION.KEY=VALUE...]", nargs=-1)
+@click.option("--search", "searches", is_flag=True, help="Find the fastest strategies that fit.")
+@click.option("--devices", type=click.IntRange(min=1), help="Search for so many devices; whole nodes, or part of one.")
+@click.option("--global-batch", type=click.IntRange(min=1), help="Search with this batch instead of the recipe's.")
+@click.option("--top", type=click.IntRange(1, 100), default=5, show_default=True, help="Strategies to show.")
+@click.option("--hardware", metavar="NAME", help="Another machine than the recipe's.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def command(
+    recipe_name: str, overrides: tuple[str, ...], searches: bool, devices: int | None, global_batch: int | None,
+    top: int, hardware: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Say what RECIPE needs and how fast it is, without compiling or running anything.
+
+    With --search (or --devices, or --global-batch): which strategy is fastest among all that the rules allow and that
+    fit, and why others are not possible.
+    """
+    from msparallel.cli import plan_json, plan_search_text, plan_text
+    from msparallel.cli.columns import terminal_width
+    from msparallel.planner.estimate import estimate
+    from msparallel.planner.workload import workload_of
+
+    plan, width = _plan(recipe_name, overrides, hardware), terminal_width()
+    as_it_is = estimate(workload_of(plan), plan.hardware)
+    document = plan_json.plan_document(plan, as_it_is)
+    if searches or devices is not None or global_batch is not None:
+        found, changes = _search(plan, devices, global_batch, top)
+        document |= plan_json.search_document(plan, found, changes)
+        text = plan_search_text.search_text(plan, as_it_is, found, changes, width=width)
+    elif as_it_is.fits:
+        text = plan_text.plan_text(plan, as_it_is, width=width)
+    else:
+        settings, changes = _mended(plan)
+        document |= plan_json.mending_document(settings, changes)
+        lines = plan_search_text.mending_lines(plan, settings, changes)
+        text = plan_text.plan_text(plan, as_it_is, lines, width=width)
+    click.echo(json.dumps(document, indent=2) if as_json else text)
+
+
+def _plan(name: str, overrides: tuple[str, ...], hardware: str | None) -> Plan:
+    """The recipe's plan, on another machine where one is asked for."""
+    from dataclasses import replace
+
+    from msparallel.hardware import hardware_names, load_hardware
+    from msparallel.plan import resolve
+    from msparallel.recipe.load import load_recipe
+
+    if hardware is None or hardware in hardware_names():
+        typed = () if hardware is None else (f"cluster.hardware={hardware}",)
+        return resolve(load_recipe(name, (*overrides, *typed)))
+    try:
+        machine = load_hardware(hardware)  # one that no recipe can name, for comparison
+    except KeyError:
+        known = ", ".join(hardware_names())
+        raise UserError(f"--hardware {hardware}: there is no such profile. Profiles are {known}.") from None
+    plan = resolve(load_recipe(name, overrides))
+    per_node = min(plan.devices_per_node, machine.devices_per_node)
+    if plan.world_size % per_node:
+        raise UserError(f"--hardware {hardware}: {plan.world_size} devices are no whole nodes of {per_node}.")
+    return replace(plan, hardware=machine, devices_per_node=per_node, nodes=plan.world_size // per_node)
+
+
+def _search(plan: Plan, devices: int | None, global_batch: int | None, top: int) -> tuple[Search, list[Change]]:
+    from msparallel.planner.search import search
+    from msparallel.planner.search_changes import smallest_changes
+    from msparallel.planner.search_overrides import space_of
+    from msparallel.planner.workload import workload_of
+
+    if devices is not None:
+        _check_devices(plan, devices)
+    space, work = space_of(plan, devices=devices, global_batch_size=global_batch), workload_of(plan)
+    found = search(work, plan.hardware, space, top=top)
+    return found, [] if found.candidates else smallest_changes(work, plan.hardware, space)
+
+
+def _check_devices(plan: Plan, devices: int) -> None:
+    """Raises UserError where so many devices are no whole nodes, or more than MindSpore takes."""
+    from msparallel.recipe.rules.devices import MAX_DEVICES
+
+    full = plan.hardware.devices_per_node
+    if devices > MAX_DEVICES:
+        raise UserError(f"--devices {devices}: MindSpore's device_num goes up to {MAX_DEVICES}.")
+    if devices > full and devices % full:
+        below = devices // full * full
+        raise UserError(
+            f"--devices {devices}: a node of {plan.hardware.name} has {full} devices, and nodes are taken whole "
+            f"({devices} % {full} = {devices % full}). Try --devices {below} or {below + full}."
+        )
+
+
+def _mended(plan: Plan) -> tuple[tuple[dict[str, Any], Estimate] | None, list[Change]]:
+    """What would make a recipe fit: other settings, or where none do, more."""
+    from msparallel.planner.search_changes import other_settings, smallest_changes
+    from msparallel.planner.search_overrides import space_of
+    from msparallel.planner.workload import workload_of
+
+    space, work = space_of(plan), workload_of(plan)
+    settings = other_settings(plan, work, space)
+    return settings, [] if settings is not None else smallest_changes(work, plan.hardware, space)
