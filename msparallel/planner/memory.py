@@ -35,7 +35,7 @@ from msparallel.hardware import Hardware
 from msparallel.planner.activations import Sizes, expert_rows, groups_in_flight, kept_bytes, sizes_of
 from msparallel.planner.estimate import StageMemory
 from msparallel.planner.shards import layer_parameters
-from msparallel.planner.state import State, stage_states
+from msparallel.planner.state import State, first_table_bytes, stage_states
 from msparallel.planner.workload import Workload
 
 UNCERTAIN_SHARE = 0.1
@@ -96,11 +96,10 @@ class _Step:
         kept = again * self.kept_less + (layers - again) * self.kept_whole
         activations = groups * (kept / work.virtual_stages + self.tables)
         other = self.kept_buffers(stage) + self.weights_at_work(stage, groups, state)
-        replay = self.kept_whole - self.kept_less if again else 0
-        peak = self.backward + replay
+        peak = self.backward + (self.replay() if again else 0)
         if stage == work.mesh.pp - 1:
             peak = max(peak, self.loss(), self.head_backward())
-        other += max(peak, self.update(state) - activations - other) + stack.workspace_bytes
+        other += max(peak, self.update(stage, state) - activations - other) + stack.workspace_bytes
         other += (activations + other) * stack.reserved_share
         whole = round(activations), round(other)
         held = round(state.weights_bytes), round(state.gradients_bytes), round(state.optimizer_bytes)
@@ -165,7 +164,7 @@ class _Step:
             return once * item + self.table_numbers * (item * last + 4 * first)
         if not casts:
             return 0
-        once = layer if work.recompute == "full" else groups / work.virtual_stages * layers * layer
+        once = 0 if work.recompute == "full" else groups / work.virtual_stages * layers * layer
         return (once + self.table_numbers * last) * item
 
     def layer_backward(self) -> float:
@@ -185,6 +184,12 @@ class _Step:
             total += self.matrices.largest * sizes.item
         return total
 
+    def replay(self) -> float:
+        """A layer that is computed again, with the casts of its weights where nothing keeps those."""
+        casts = self.stack.casts_weights and self.item == HALF_BYTES and self.work.optimizer_shard == "none"
+        again = casts and self.work.recompute == "full"
+        return self.kept_whole - self.kept_less + (self.matrices.all * self.item if again else 0)
+
     def loss(self) -> float:
         """Logits, and what the last norm reads and writes."""
         norm = self.hidden * (4 / self.item if self.stack.norms_in_float32 else 1)
@@ -195,11 +200,12 @@ class _Step:
         hidden = self.gathered * (2 if self.work.sequence_parallel else 1)
         return (self.logit_numbers + self.table_numbers) * self.item + hidden
 
-    def update(self, state: State) -> float:
-        """MindSpore's engine copies all gradients, and squares them for their norm, at once; others make one float32
-        copy of the largest parameter."""
+    def update(self, stage: int, state: State) -> float:
+        """MindSpore's engine copies all gradients, and squares them for their norm, at once, but for the embedding of a
+        pipeline, which comes last; others make one float32 copy of the largest parameter."""
         if self.stack.sharing == "mindspore":
-            return 2 * state.weights_bytes
+            first = stage == 0 and self.work.mesh.pp > 1
+            return 2 * state.weights_bytes - (first_table_bytes(self.work) if first else 0)
         return 4 * max(self.matrices.largest, self.table_numbers)
 
 

@@ -81,24 +81,33 @@ class _Cut(NamedTuple):
 
 def stage_states(work: Workload) -> tuple[State, ...]:
     """State of each stage, of the rank that holds most of it."""
-    mesh, shape = work.mesh, work.shape
-    ranks = mesh.size // mesh.pp
-    cut = _Cut(
-        work.stack, ranks, 0, mesh.dp, mesh.cp, mesh.tp, work.expert_parallel, work.vocab_parallel,
-        work.optimizer_shard, work.optimizer_shard_size, work.optimizer_shard_threshold_kib,
+    return _states(work.shape, _cut(work), work.stage_layers, work.mesh.pp)
+
+
+def first_table_bytes(work: Workload) -> float:
+    """Weights of the first stage's tables on a rank."""
+    return _first_state(work.shape, _cut(work)).weights_bytes
+
+
+def _cut(work: Workload) -> _Cut:
+    mesh = work.mesh
+    return _Cut(
+        work.stack, mesh.dp * mesh.cp * mesh.tp, 0, mesh.dp, mesh.cp, mesh.tp, work.expert_parallel,
+        work.vocab_parallel, work.optimizer_shard, work.optimizer_shard_size, work.optimizer_shard_threshold_kib,
         work.micro_batch_num > 1 or mesh.pp > 1,
     )  # fmt: skip
-    layers: dict[int, State] = {}
+
+
+@lru_cache(maxsize=4096)
+def _states(shape: ModelShape, cut: _Cut, stage_layers: tuple[int, ...], stages: int) -> tuple[State, ...]:
     found = []
-    for stage in range(mesh.pp):
-        here = cut._replace(first_rank=stage * ranks % SERVER)
-        if here.first_rank not in layers:
-            layers[here.first_rank] = layer_state(shape, here)
-        state = State().plus(layers[here.first_rank], work.layers_of_stage(stage))
+    for stage in range(stages):
+        here = cut._replace(first_rank=stage * cut.stage_ranks % SERVER)
+        state = State().plus(layer_state(shape, here), sum(stage_layers[stage::stages]))
         if stage == 0:
             state = state.plus(_first_state(shape, here))
-        if stage == mesh.pp - 1:
-            state = state.plus(_last_state(shape, here, own_table=not shape.tie_embeddings or mesh.pp > 1))
+        if stage == stages - 1:
+            state = state.plus(_last_state(shape, here, own_table=not shape.tie_embeddings or stages > 1))
         found.append(state)
     return tuple(found)
 

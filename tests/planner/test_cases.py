@@ -157,7 +157,9 @@ def test_stacks_follow_source_and_flags(tmp_path: Path) -> None:
     simple = {"pp": "1", "vpp": "1", "dp": "4", "recompute": "none", "value_by_rank": ""}
     assert read_one(tmp_path, **simple, source="mindformers HEAD").work.stack is MINDFORMERS
     titan = read_one(tmp_path, **simple, source="pytorch/torchtitan x", zero="3(FSDP2)").work
-    assert titan.stack is TORCHTITAN and titan.optimizer_shard == "level3" and titan.sequence_parallel
+    assert titan.stack == TORCHTITAN and titan.optimizer_shard == "level3" and titan.sequence_parallel
+    fused = read_one(tmp_path, **simple, source="pytorch/torchtitan x", zero="3(FSDP2)", notes="2D + Async TP").work
+    assert fused.overlap_tensor and not fused.stack.keeps_gathered
     te = read_one(tmp_path, **simple, source="MooreThreads/SimuMax docs").work.stack
     assert te.dummy_gradients and te.optimizer_bytes == 12
     fp16 = read_one(tmp_path, **simple, dtype="fp16").work.stack
