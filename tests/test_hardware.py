@@ -43,6 +43,12 @@ def test_an_unknown_name_is_a_key_error():
         load_hardware("../profiles/cpu")
 
 
+def test_no_more_is_usable_than_there_is(tmp_path):
+    (tmp_path / "bad.yaml").write_text(GOOD.replace("usable_gib: 58.0", "usable_gib: 65.0"))
+    with pytest.raises(ValueError, match=r"usable_gib: 65 of 64 \(memory_gib\)"):
+        read_hardware(tmp_path / "bad.yaml")
+
+
 GOOD = (PROFILES / "atlas_800t_a2.yaml").read_text()
 
 
@@ -64,6 +70,7 @@ def line_of(text: str, part: str) -> int:
         ("topology: mesh", "topology: ring", "links.0.topology", "'switch' or 'mesh'"),
         ("devices_per_node: 8", "devices_per_node: 0", "devices_per_node", "greater than or equal to 1"),
         ("chip: Ascend 910B", "chips: Ascend 910B", "chip", "is missing"),
+        ("usable_gib: 58.0", "usable_gib: 58.0e+9", "usable_gib", "the unit is GiB"),
     ],
 )  # fmt: skip
 def test_a_number_that_cannot_be_meant_is_refused_with_its_line(tmp_path, old, new, key, told):

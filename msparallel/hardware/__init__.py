@@ -104,7 +104,9 @@ class Hardware(_Part):
     target: MindSpore's device target; CUDA in `profiles/comparison/` only.
     chip: marketing name.
     devices_per_node: most devices that one machine has.
-    memory_gib: memory of one device.
+    memory_gib: memory of one device; 0: its host's.
+    usable_gib: of it, what a job can have: the driver, and buffers of collectives that no framework counts, take the
+        rest.
     fused_exposed: share of a message that is fused into a matrix product which computation still waits for.
     links: narrowest first; the last joins any number.
     """
@@ -114,6 +116,7 @@ class Hardware(_Part):
     chip: str
     devices_per_node: Annotated[int, Field(ge=1)]
     memory_gib: Annotated[float, Field(ge=0, le=4096, description="2**30 bytes")]
+    usable_gib: Annotated[float, Field(ge=0, le=4096, description="2**30 bytes")]
     matrix: Matrix
     memory: Memory
     launch: Launch
@@ -128,6 +131,12 @@ class Hardware(_Part):
     def dtypes(self) -> list[Dtype]:
         """Types that matrix products may use."""
         return list(self.matrix.tflops)
+
+    @model_validator(mode="after")
+    def _memory_holds_what_is_usable(self) -> Hardware:
+        if self.usable_gib > self.memory_gib:
+            raise ValueError(f"usable_gib: {self.usable_gib:g} of {self.memory_gib:g} (memory_gib)")
+        return self
 
     @model_validator(mode="after")
     def _links_widen(self) -> Hardware:
@@ -207,5 +216,5 @@ _UNITS = {
     "bandwidth_gb_s": "; the unit is GB/s, 1e9 bytes a second",
     **dict.fromkeys(("fill_us", "kernel_us", "collective_us", "latency_us"), "; the unit is a millionth of a second"),
     **dict.fromkeys(("efficiency", "attention_efficiency"), "; it is a share of the peak"),
-    "memory_gib": "; the unit is GiB, 2**30 bytes",
+    **dict.fromkeys(("memory_gib", "usable_gib"), "; the unit is GiB, 2**30 bytes"),
 }

@@ -9,6 +9,7 @@ In: a Workload and a hardware profile. Out: an Estimate: memory of each stage, t
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from msparallel.hardware import Hardware
@@ -111,8 +112,10 @@ class Estimate:
 
 
 def limit_bytes(hardware: Hardware) -> int:
-    """What a job may use of a device's memory."""
-    return round(hardware.memory_gib * 2**30)
+    """What a job may use of a device's memory; of a processor, its host's, which all workers share."""
+    if not hardware.memory_gib:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return round(hardware.usable_gib * 2**30)
 
 
 def estimate(work: Workload, hardware: Hardware) -> Estimate:
