@@ -178,7 +178,7 @@ def strategies(work: Workload, space: Space, mesh: Mesh) -> Iterator[list[tuple[
     for layout in layouts(work, space, mesh):
         base = _laid_out(work, space, layout)
         for shard in shard_levels(space, mesh):
-            for tokens_cut in space.sequence_parallel:
+            for tokens_cut in (False, True):
                 sizes = [b for b in batches if tokens_cut in sequence_parallel(work, space, mesh, b)]
                 if sizes:
                     chosen = replace(base, optimizer_shard=shard, sequence_parallel=tokens_cut)

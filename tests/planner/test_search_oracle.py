@@ -1,0 +1,79 @@
+"""The search against strategies that experts and MindSpeed's own search chose for Ascend."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from oracle_models import CASES, Case, Strategy
+
+from msparallel.hardware import load_hardware
+from msparallel.mesh import Mesh
+from msparallel.planner.search import search
+from msparallel.planner.search_changes import fits
+from msparallel.planner.search_space import meshes, refusal, strategies, with_batch
+from msparallel.planner.step_time import step_time
+from msparallel.planner.workload import Workload
+
+pytestmark = pytest.mark.pure
+HARDWARE = load_hardware("atlas_900_a2")  # 64 GB
+BY_NAME = pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+
+
+def mesh_of(strategy: Strategy) -> Mesh:
+    pp, tp, dp, cp, up, _ = strategy
+    return Mesh(pp=pp, tp=tp, dp=dp, cp=cp * up)
+
+
+def legal(case: Case) -> list[Workload]:
+    return [
+        with_batch(chosen, case.space, size)
+        for mesh in meshes(case.devices)
+        if refusal(case.work, case.space, mesh) is None
+        for levels in strategies(case.work, case.space, mesh)
+        for chosen, sizes in levels
+        for size in sizes
+    ]
+
+
+@BY_NAME
+def test_both_strategies_of_each_model_fit(case):
+    found = {"expert": False, "auto": False}
+    for work in legal(case):
+        for who, strategy in (("expert", case.expert), ("auto", case.auto)):
+            if work.mesh == mesh_of(strategy) and work.micro_batch_size == strategy[-1]:
+                found[who] = found[who] or fits(work, HARDWARE)
+    assert found == {"expert": True, "auto": True}
+
+
+@BY_NAME
+def test_one_of_the_two_is_among_the_first_three_meshes(case):
+    found = search(case.work, HARDWARE, case.space, top=3)
+    best = [candidate.work.mesh for candidate in found.candidates]
+    assert mesh_of(case.expert) in best or mesh_of(case.auto) in best, best
+
+
+@BY_NAME
+def test_one_of_the_two_is_among_the_first_three_with_its_micro_batch_too(case):
+    fastest: dict[tuple[Mesh, int], float] = {}
+    for work in legal(case):
+        if fits(work, HARDWARE):
+            key = (work.mesh, work.micro_batch_size)
+            fastest[key] = min(fastest.get(key, float("inf")), step_time(work, HARDWARE).step_s)
+    best = sorted(fastest, key=fastest.__getitem__)[:3]
+    told = {(mesh_of(strategy), strategy[-1]) for strategy in (case.expert, case.auto)}
+    assert told & set(best), (told, best)
+
+
+def test_where_the_search_of_mindspeed_was_faster_than_the_expert_by_much_ours_says_so():
+    """1.07 and 1.10 times as fast, measured; the two others that differ by no more than 1.05 are not asked."""
+    for name in ("llama7B", "GPT2-like 13B"):
+        case = next(case for case in CASES if case.name == name)
+        seconds = {}
+        for who, strategy in (("expert", case.expert), ("auto", case.auto)):
+            pp, tp, dp, _, _, size = strategy
+            layers = (case.shape.num_layers // pp,) * pp
+            work = replace(case.work, mesh=mesh_of(strategy), stage_layers=layers, sequence_parallel=tp > 1,
+                           vocab_parallel=True)  # fmt: skip
+            seconds[who] = step_time(with_batch(work, case.space, size), HARDWARE).step_s
+        assert 1.02 < seconds["expert"] / seconds["auto"] < 1.20
