@@ -45,7 +45,8 @@ class Matrix(_Part):
         tile: lengths are padded to a multiple of this.
         efficiency: share of the peak that a large product reaches.
         fill_us: what any product takes beyond its work: filling the cores, and the last round, which few of them have.
-        attention_efficiency: share of the peak that fused attention reaches.
+        attention_efficiency, attention_backward_efficiency: share of the peak that fused attention reaches, and its
+            gradient.
     """
 
     tflops: Annotated[dict[Dtype, Tflops], Field(min_length=1)]
@@ -53,6 +54,7 @@ class Matrix(_Part):
     efficiency: Share
     fill_us: Annotated[float, Field(ge=0, le=10_000, description="1e-6 seconds")]
     attention_efficiency: Share
+    attention_backward_efficiency: Share
 
 
 class Memory(_Part):
@@ -78,6 +80,7 @@ class Link(_Part):
             among n of the devices (n - 1) / (joins - 1) of it are of use.
         bandwidth_gb_s: of one device, in one direction, to all others together.
         efficiency: share of it that collectives reach.
+        most_gb_s: most that a device sends at once, where its wires together could carry more.
         latency_us: of one step of a collective.
         algorithm: of collectives among the parts that it joins (`speed.one_pass`); what HCCL_ALGO chooses by level.
     """
@@ -87,6 +90,7 @@ class Link(_Part):
     topology: Literal["switch", "mesh"]
     bandwidth_gb_s: Bandwidth
     efficiency: Share
+    most_gb_s: Bandwidth | None = None
     latency_us: Microseconds
     algorithm: Algorithm = "ring"
 
@@ -120,7 +124,7 @@ class Hardware(_Part):
     matrix: Matrix
     memory: Memory
     launch: Launch
-    fused_exposed: Share = 0.3
+    fused_exposed: Share
     links: Annotated[list[Link], Field(min_length=1)]
 
     def __hash__(self) -> int:
@@ -213,8 +217,11 @@ def _rule(problem: Any) -> str:
 
 _UNITS = {
     "tflops": "; the unit is TFLOP/s, 1e12 operations a second",
-    "bandwidth_gb_s": "; the unit is GB/s, 1e9 bytes a second",
+    **dict.fromkeys(("bandwidth_gb_s", "most_gb_s"), "; the unit is GB/s, 1e9 bytes a second"),
     **dict.fromkeys(("fill_us", "kernel_us", "collective_us", "latency_us"), "; the unit is a millionth of a second"),
-    **dict.fromkeys(("efficiency", "attention_efficiency"), "; it is a share of the peak"),
+    **dict.fromkeys(
+        ("efficiency", "attention_efficiency", "attention_backward_efficiency", "fused_exposed"),
+        "; it is a share of the peak",
+    ),
     **dict.fromkeys(("memory_gib", "usable_gib"), "; the unit is GiB, 2**30 bytes"),
 }

@@ -101,10 +101,11 @@ class Speed:
         rate = self.peak(product.dtype) * matrix.efficiency
         return product.padded(matrix.tile) / rate + matrix.fill_us * 1e-6
 
-    def attention(self, flops: float, dtype: Dtype) -> float:
-        """Seconds of fused attention without its launch."""
+    def attention(self, flops: float, dtype: Dtype, *, backward: bool = False) -> float:
+        """Seconds of fused attention, or of its gradient, without its launch."""
         matrix = self.hardware.matrix
-        return flops / (self.peak(dtype) * matrix.attention_efficiency) + matrix.fill_us * 1e-6
+        share = matrix.attention_backward_efficiency if backward else matrix.attention_efficiency
+        return flops / (self.peak(dtype) * share) + matrix.fill_us * 1e-6
 
     def moved(self, bytes_: float) -> float:
         """Seconds in which an operator reads and writes `bytes_`, without its launch."""
@@ -247,4 +248,6 @@ def one_pass(algorithm: str, members: int) -> tuple[int, float]:
 def _bandwidth(link: Link, members: int) -> float:
     """Bytes a second of one device among `members`."""
     reached = link.bandwidth_gb_s * 1e9 * link.efficiency
-    return reached * (members - 1) / (link.joins - 1) if link.topology == "mesh" and link.joins else reached
+    if link.topology == "mesh" and link.joins:
+        reached *= (members - 1) / (link.joins - 1)
+    return min(reached, link.most_gb_s * 1e9) if link.most_gb_s else reached

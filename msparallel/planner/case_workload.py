@@ -76,6 +76,17 @@ def workload_of_row(row: Row, family: Family) -> Workload:
     )
 
 
+def _overlaps_tensor(row: Row) -> bool:
+    """MindSpeed fuses messages into products (mc2, coc), torchtitan too (async TP); MindFormers cuts a micro-batch in
+    two, so that the messages of one half go while the other is computed (fine_grain_interleave: 2)."""
+    notes = row.text("notes", "").lower().replace(" ", "")
+    return (
+        bool({"use-mc2", "use-ascend-coc", "use-ascend-mc2"} & set(row.flags))
+        or "asynctp" in notes
+        or "fine_grain_interleave=2" in notes
+    )
+
+
 def _stack(source: str, flags: dict[str, str], dtype: Dtype, *, fused: bool) -> Stack:
     if "torchtitan" in source:
         return replace(TORCHTITAN, keeps_gathered=not fused)
@@ -87,6 +98,7 @@ def _stack(source: str, flags: dict[str, str], dtype: Dtype, *, fused: bool) -> 
     reads_o2_gradient = re.search(r"branch (1|2)\.", source) is not None
     return megatron(
         dtype,
+        mindspeed="mindspeed" in source,
         reuse_fp32_param="reuse-fp32-param" in flags,
         half_optimizer="o2-optimizer" in flags,
         half_gradients="o2-gradient" in flags and reads_o2_gradient,
@@ -109,7 +121,7 @@ def _shape(row: Row, family: Family, stack: Stack) -> ModelShape:
         facts["experts_per_token"] = row.count("top_k")
     else:
         facts.pop("expert_ffn_size", None)
-    if stack.name == "megatron" and "mindspeed" in row.text("source").lower():
+    if stack.name == "mindspeed":
         facts["tie_embeddings"] = "untie-embeddings-and-output-weights" not in flags
     vocab = row.count("vocab", family.vocab_size or None)
     head_dim = int(flags["kv-channels"]) if flags.get("kv-channels", "").isdigit() else hidden // heads

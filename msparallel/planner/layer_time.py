@@ -35,15 +35,16 @@ from msparallel.planner.workload import Workload
 ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 ATTENTION_BACKWARD = 2.5
 """Five products for two: Dao et al., FlashAttention, 2022."""
-SCORES_FORWARD, SCORES_BACKWARD = 13, 15
-"""Bytes that attention without a fused kernel moves for each score in 16 bits: scale, mask and softmax read and write
-it (4), dropout reads, writes and keeps a mask (5), both products pass over it (4); backward one reading more for the
-softmax, whose gradient needs its result."""
+SCORES_FORWARD, SCORES_BACKWARD = 4, 6
+"""Bytes that attention without a fused kernel moves for each score in 16 bits, beside what its products read and write:
+one kernel scales, masks and normalises; its gradient reads the result as well."""
+DROPOUT = 5
+"""Bytes of dropout for each score, forward and again backward: read, written, and a byte that says which stayed."""
 LOGIT_FORWARD, LOGIT_BACKWARD = 22, 18
 """Bytes for each logit: the product's result is cast to float32, read for the maximum, shifted and raised, summed;
 backward the probabilities are scaled, the label's taken off, and cast."""
-KERNELS_FORWARD, KERNELS_BACKWARD = 12, 20
-"""Launches of a layer beside its products and attention."""
+FORWARD_KERNELS = 3 / 8
+"""Of a layer's operators, those of the forward pass; a gradient is two operators for one, or more."""
 
 
 class Pass(NamedTuple):
@@ -153,6 +154,7 @@ class _Layer:
         self.speed, self.cut = speed, cut
         self.item = ITEM_BYTES[cut.dtype]
         self.launch_s = speed.hardware.launch.kernel_us * 1e-6
+        self.launches_s = cut.stack.kernels * self.launch_s
 
     def forward(self) -> Pass:
         products_s, flops = self.products(self.matrices())
@@ -162,7 +164,10 @@ class _Layer:
         return Pass(
             products_s + experts.products_s,
             attention_s,
-            self.moved(self.forward_bytes()) + attention_memory_s + experts.memory_s + KERNELS_FORWARD * self.launch_s,
+            self.moved(self.forward_bytes())
+            + attention_memory_s
+            + experts.memory_s
+            + FORWARD_KERNELS * self.launches_s,
             messages_s,
             self.cp_s(1, attention_s),
             experts.ep_s,
@@ -177,7 +182,10 @@ class _Layer:
         return Pass(
             products_s + experts.products_s,
             attention_s,
-            self.moved(self.backward_bytes()) + attention_memory_s + experts.memory_s + KERNELS_BACKWARD * self.launch_s,
+            self.moved(self.backward_bytes())
+            + attention_memory_s
+            + experts.memory_s
+            + (1 - FORWARD_KERNELS) * self.launches_s,
             messages_s,
             self.cp_s(2, attention_s),
             experts.ep_s,
@@ -226,10 +234,11 @@ class _Layer:
             rows, count = cut.tokens // cut.batch, cut.batch * heads
             pairs = 2 if times > 1 else 1
             products_s = 2 * pairs * self.product_s(count, rows, shape.head_dim, cut.seq)
-            bytes_ = scores * (SCORES_BACKWARD if times > 1 else SCORES_FORWARD) * self.item / 2
+            bytes_ = SCORES_BACKWARD if times > 1 else SCORES_FORWARD
+            bytes_ = scores * self.item / 2 * (bytes_ + (DROPOUT if shape.position == "learned" else 0))
             return products_s, self.moved(bytes_), pairs * 4 * scores * shape.head_dim
         flops = 4 * scores * shape.head_dim * times * self.seen_share()
-        return self.speed.attention(flops, cut.dtype) + self.launch_s, 0.0, flops
+        return self.speed.attention(flops, cut.dtype, backward=times > 1) + self.launch_s, 0.0, flops
 
     def seen_share(self) -> float:
         """Of all pairs of query and key, those that the rank with most of them computes."""
@@ -249,6 +258,10 @@ class _Layer:
     def moved(self, bytes_: float) -> float:
         return self.speed.moved(bytes_)
 
+    def passed(self, numbers: float) -> float:
+        """Bytes of numbers that fused operators would read and write once."""
+        return self.item * numbers * self.cut.stack.memory_passes
+
     def head_numbers(self) -> float:
         """Of queries, keys and values together on this rank."""
         shape = self.cut.shape
@@ -259,14 +272,14 @@ class _Layer:
         stream = cut.stream_tokens * shape.hidden_size
         heads = (4 if shape.position == "rope" else 2) * self.head_numbers()
         wide = 0.0 if shape.num_experts else (3 if shape.activation == "swiglu" else 2) * self.ffn_numbers()
-        return self.item * (10 * stream + heads + wide) + self.cast_bytes()
+        return self.passed(10 * stream + heads + wide) + self.cast_bytes()
 
     def backward_bytes(self) -> float:
         cut, shape = self.cut, self.cut.shape
         stream = cut.stream_tokens * shape.hidden_size
         heads = (4 if shape.position == "rope" else 2) * self.head_numbers()
         wide = 0.0 if shape.num_experts else (5 if shape.activation == "swiglu" else 3) * self.ffn_numbers()
-        return self.item * (12 * stream + heads + wide) + self.sum_bytes()
+        return self.passed(12 * stream + heads + wide) + self.sum_bytes()
 
     def ffn_numbers(self) -> float:
         return self.cut.tokens * _part(self.cut.shape.ffn_size, self.cut.tp)
@@ -343,7 +356,7 @@ class _Layer:
         products_s += times * self.product_s(1, *router, dtype="float32")
         tokens = float(choices) * shape.hidden_size
         act = float(choices) * width
-        bytes_ = self.item * ((4 * tokens + 3 * act) if times == 1 else (6 * tokens + 5 * act))
+        bytes_ = self.passed((4 * tokens + 3 * act) if times == 1 else (6 * tokens + 5 * act))
         ep_s = 0.0
         if held.exchange > 1:
             size = self.item * sent_rows(shape, cut) * shape.hidden_size

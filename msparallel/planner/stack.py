@@ -40,8 +40,8 @@ class Stack:
     experts_cut_by_tp: tp cuts the width of each expert; otherwise ranks of tp hold different experts or share rows.
     dropless_pads: experts without a capacity compute as many rows as there are tokens, for each expert.
     transfers_wait: a stage computes nothing while it sends to or receives from the next one.
-    memory_passes: bytes that operators beside products and attention move in a layer, for each byte that they would if
-        all that can be fused were (`planner/layer_time.py` counts those).
+    memory_passes: bytes that operators beside products and attention move in a layer, for each byte that they would
+        if all that can be fused were (`planner/layer_time.py` counts those).
     kernels: operators of a layer, forward and backward.
     sharing: how the optimizer shard works. mindspore: each parameter is cut or left whole (`planner/shards.py`).
         megatron: level1 cuts the optimizer's part, level2 gradients, level3 weights, to the byte. fsdp: as level3, and
@@ -119,7 +119,7 @@ MINDFORMERS = Stack(
     casts_weights=True,
     keeps_gathered=True,
 )
-"""MindSpore's optimizer shard and Megatron's fused blocks."""
+"""MindSpore's optimizer shard and Megatron's fused blocks. Passes: fitted, see `tests/benchmarks/fit_speeds.py`."""
 
 TORCHTITAN = Stack(
     name="torchtitan",
@@ -142,6 +142,7 @@ def megatron(
     dtype: Dtype,
     *,
     transformer_engine: bool = False,
+    mindspeed: bool = False,
     reuse_fp32_param: bool = False,
     half_optimizer: bool = False,
     half_gradients: bool = False,
@@ -149,16 +150,19 @@ def megatron(
     """Megatron-LM, or MindSpeed with its options.
 
     Args:
-        transformer_engine: NVIDIA's layers, with fused accumulation of gradients; otherwise MindSpeed's.
+        transformer_engine: NVIDIA's layers, with fused accumulation of gradients; otherwise the older ones.
+        mindspeed: PyTorch on Ascend, whose operators between products move 3.3 times the bytes of fused ones: fitted,
+            see `tests/benchmarks/fit_speeds.py`.
         reuse_fp32_param, half_optimizer, half_gradients: MindSpeed's reuse-fp32-param, o2-optimizer, o2-gradient.
     """
     bf16 = dtype == "bfloat16"
     gradients, optimizer = (4, 12) if bf16 else (2, 16)
     return Stack(
-        name="megatron-te" if transformer_engine else "megatron",
+        name="megatron-te" if transformer_engine else "mindspeed" if mindspeed else "megatron",
         weight_bytes=2,
         gradient_bytes=gradients - 2 * half_gradients,
         optimizer_bytes=optimizer - 2 * reuse_fp32_param - 4 * half_optimizer,
+        memory_passes=3.3 if mindspeed else 1.0,
         keeps_stage_inputs=True,
         gathers_into_buffer=not transformer_engine,
         dummy_gradients=transformer_engine,

@@ -54,7 +54,8 @@ class DeviceCost(Speed):
         if operator.op.startswith(PRODUCTS):
             seconds = max(seconds, self.product(product(execution, operator)))
         elif operator.op.startswith("FlashAttention"):
-            seconds = max(seconds, self.attention(*attention_flops(execution, operator)))
+            flops, dtype = attention_flops(execution, operator)
+            seconds = max(seconds, self.attention(flops, dtype, backward=operator.op.endswith("Grad")))
         return seconds + self.hardware.launch.kernel_us * 1e-6
 
 
