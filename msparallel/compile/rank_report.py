@@ -22,7 +22,7 @@ from msparallel.compile.order import Peak, live_bytes
 from msparallel.compile.request import Role, read_result
 from msparallel.compile.strategies import OperatorCut, Strategy, layout_strategy, operator_cuts
 from msparallel.mesh import Mesh
-from msparallel.train.checkpoint import Slice
+from msparallel.slice import Slice
 from msparallel.train.slices import layout_slice, optimizer_shards
 
 LARGEST_TENSORS = 12

@@ -23,7 +23,7 @@ from mindspore import Tensor, nn
 from msparallel.model.shape import ModelShape
 
 if TYPE_CHECKING:
-    from msparallel.train.checkpoint import Slice
+    from msparallel.slice import Slice
 
 RESIDUAL_OUTPUTS = ("o_proj", "down_proj")
 """Names of the matrices whose result is added to the residual stream."""

@@ -22,7 +22,7 @@ from msparallel.errors import RecipeError
 from msparallel.model.shape import ModelShape
 from msparallel.plan import Plan
 from msparallel.recipe.rules.mode import feasible_group
-from msparallel.train.checkpoint import Slice
+from msparallel.slice import Slice
 
 ITEM_BYTES = 4
 """Weights, moments and gradients are float32 whatever `train.dtype` says; that one is of the products."""

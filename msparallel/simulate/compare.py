@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from msparallel.errors import RunError
-from msparallel.train.checkpoint import Slice
+from msparallel.slice import Slice
 
 Arrays = Mapping[str, np.ndarray]
 ZERO_SHARE = 1e-6

@@ -23,7 +23,7 @@ from msparallel.simulate.cluster import Cluster, Deadlock, Inputs
 from msparallel.simulate.compare import Arrays, Difference, cut, difference, joined
 from msparallel.simulate.program import RankProgram
 from msparallel.simulate.truth import Truth
-from msparallel.train.checkpoint import Slice
+from msparallel.slice import Slice
 from msparallel.train.slices import parameter_slices
 
 FIRST_MOMENT = "adam_m."

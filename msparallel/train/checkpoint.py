@@ -33,6 +33,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from msparallel.errors import RunError, UserError
+from msparallel.slice import Slice
 
 FORMAT, VERSION = "msparallel-checkpoint", 1
 KINDS = ("model", "optimizer")
@@ -43,21 +44,6 @@ Arrays = Mapping[str, np.ndarray]
 
 class Damaged(Exception):
     """A checkpoint folder that does not hold what its state says; the text names the file and what is wrong."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slice:
-    """Which part of a parameter a rank holds.
-
-    Attributes:
-        shape: of the whole parameter.
-        bounds: (start, stop) of each dim.
-        cut_by: for each dim the axes of the mesh that cut it ("tp", "dp", ...), outermost first.
-    """
-
-    shape: tuple[int, ...]
-    bounds: tuple[tuple[int, int], ...]
-    cut_by: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)

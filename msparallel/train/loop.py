@@ -22,9 +22,9 @@ from msparallel import context
 from msparallel.errors import RunError
 from msparallel.model.initialize import draw_slices
 from msparallel.plan import Plan
+from msparallel.slice import Slice
 from msparallel.train import resume
 from msparallel.train.assemble import assemble, placeholder_inputs
-from msparallel.train.checkpoint import Slice
 from msparallel.train.curve import draw_curve
 from msparallel.train.evaluate import Evaluation, sample_text
 from msparallel.train.feed import Feed

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msparallel.mesh import Mesh
-from msparallel.train.checkpoint import Slice
+from msparallel.slice import Slice
 
 _MATRIX, _TENSOR_MAP, _FULL_SHAPE = 0, 1, 6
 """Places in a layout (MindSpore 2.9, `Cell.parameter_layout_dict`)."""

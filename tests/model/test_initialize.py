@@ -10,7 +10,7 @@ from msparallel.model.initialize import draw_slices, initial_std, normal_values
 from msparallel.model.shape import ModelShape
 from msparallel.model.transformer import build_model
 from msparallel.parallel_config import OpParallelConfig
-from msparallel.train.checkpoint import Slice
+from msparallel.slice import Slice
 
 pytestmark = pytest.mark.cpu
 

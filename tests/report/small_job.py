@@ -15,7 +15,7 @@ from msparallel.compile.rank_report import HeldParameter, RankReport
 from msparallel.compile.request import Role
 from msparallel.compile.strategies import OperatorCut
 from msparallel.mesh import Mesh
-from msparallel.train.checkpoint import Slice
+from msparallel.slice import Slice
 
 MESH = Mesh(pp=2, dp=2, tp=2)
 GIB = 2**30

@@ -15,7 +15,7 @@ from msparallel.recipe.library import shipped_recipes
 from msparallel.recipe.load import load_recipe
 from msparallel.report.alike import parameter_kinds
 from msparallel.report.slices import bounds_on, slices_by_rank
-from msparallel.train.checkpoint import Slice
+from msparallel.slice import Slice
 
 pytestmark = pytest.mark.pure
 

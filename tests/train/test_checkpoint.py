@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from msparallel.errors import RunError, UserError
+from msparallel.slice import Slice
 from msparallel.train import checkpoint as module
-from msparallel.train.checkpoint import CheckpointStore, Slice, export_safetensors
+from msparallel.train.checkpoint import CheckpointStore, export_safetensors
 
 pytestmark = pytest.mark.pure
 
