@@ -30,13 +30,15 @@ VERBS = {
     "validate": "Check recipes against every rule.",
     "schema": "JSON Schema of recipes, for editors.",
     "plan": "Memory, time and the best strategy, on paper.",
+    "plan-evaluate": "The planner's estimates against published measurements.",
     "run": "Train: alone, by local workers, or this node's part.",
     "dryrun": "Compile for a cluster that is not there, and report what each rank holds and sends.",
     "simulate": "Execute all ranks on a virtual cluster and compare with one device.",
     "import": "A MindFormers training YAML as a recipe.",
     "export": "A recipe as a MindFormers YAML.",
 }
-"""Verb -> what it does; its command is `command` in msparallel/cli/VERB.py, or VERB_.py for a word of Python's own."""
+"""Verb -> what it does; its command is `command` in msparallel/cli/VERB.py, with _ for a dash, or VERB_.py for a word
+of Python's own."""
 
 
 class _Verbs(click.Group):
@@ -48,7 +50,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module = cmd_name + "_" * keyword.iskeyword(cmd_name)
+        module = cmd_name.replace("-", "_") + "_" * keyword.iskeyword(cmd_name)
         return importlib.import_module(f"msparallel.cli.{module}").command
 
     def resolve_command(

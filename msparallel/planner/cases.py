@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -31,6 +32,7 @@ from msparallel.hardware import load_hardware
 from msparallel.planner.case_cells import CannotUse, Row
 from msparallel.planner.case_workload import workload_of_row
 from msparallel.planner.families import family_of
+from msparallel.planner.step_time import model_flops
 from msparallel.planner.workload import Workload
 
 COLUMNS = (
@@ -43,8 +45,11 @@ Metric = Literal["model_state", "peak_memory", "step_time"]
 METRICS: tuple[Metric, ...] = ("model_state", "peak_memory", "step_time")
 UNITS = ("memory_GiB", "tokens_per_s_per_device", "step_time_s", "tflops_per_device", "mfu")
 USABLE_TRUST = ("clean", "iteration1-peak")
-PROFILES = {"b200-sxm": "b200", "h100-96g": "h100", "a100-40g": "a100_80g"}
-"""Names of profiles that are not ours with other dashes; an A100 of 40 GB computes as one of 80 GB."""
+PROFILES = {"b200-sxm": "b200"}
+"""Names of profiles that are not ours with other dashes."""
+
+_COUNTS_HALF_OF_ATTENTION = re.compile(r"MindSpeed-LLM branch (2\.[1-9]|26|master)")
+"""Built on Megatron-LM core 0.12 and later, whose counter leaves out what a causal mask hides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +88,10 @@ class Case:
         if self.unit == "mfu":
             assert self.hardware is not None, "rows of time have a profile"
             rate = self.value * load_hardware(self.hardware).matrix.tflops[work.dtype] * 1e12
-        return logged_flops(work) / devices / rate
+        # What software that Megatron-LM's log was taken over from before 2025 counts: attention over all pairs.
+        whole = _COUNTS_HALF_OF_ATTENTION.search(self.source) is None
+        flops = work.global_batch_size * model_flops(work.shape, work.seq_length, whole_attention=whole)
+        return flops / devices / rate
 
     @property
     def is_dense(self) -> bool:
@@ -102,18 +110,6 @@ class Skipped:
 
     row: int
     reason: str
-
-
-def logged_flops(work: Workload) -> float:
-    """Operations of a step, all devices together, as Megatron-LM's log counts them: attention over all pairs of
-    positions, nothing computed again (`num_floating_point_operations`, Megatron-LM; rates that MindSpeed-LLM publishes
-    are its log's)."""
-    shape, tokens = work.shape, work.global_batch_size * work.seq_length
-    h, heads, kv = shape.hidden_size, shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    matrices = 3 if shape.activation == "swiglu" else 2
-    width = shape.expert_ffn_size * shape.experts_per_token if shape.num_experts else shape.ffn_size
-    layer = 2 * h * (2 * heads + 2 * kv) + 4 * heads * work.seq_length + 2 * matrices * h * width
-    return 3.0 * tokens * (sum(work.stage_layers) * layer + 2 * h * shape.padded_vocab_size)
 
 
 def read_cases(path: str | Path) -> tuple[list[Case], list[Skipped]]:

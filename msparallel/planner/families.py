@@ -92,6 +92,12 @@ _FAMILIES: tuple[tuple[str, Family], ...] = (
 """Pattern of a name in small letters, words parted by one space -> what it is; the first that is found counts."""
 
 
+def fitted_half(family: str) -> bool:
+    """Whether constants may be fitted to a family's rows; those of all others only judge them. One half are families
+    whose first letter stands at an even place of the alphabet: baichuan, deepseek, llama ... but not qwen."""
+    return (ord(family[0]) - ord("a")) % 2 == 1
+
+
 def family_of(model: str) -> Family:
     """The family of a model's name; one of its own, without facts, where the table has none."""
     name = re.sub(r"[^a-z0-9.]+", " ", model.lower()).strip()

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import pytest
+from measured_rows import LLAMA, written
 
 from msparallel.errors import UserError
-from msparallel.planner.cases import COLUMNS, Case, logged_flops, read_cases
+from msparallel.hardware import load_hardware
+from msparallel.planner.cases import COLUMNS, Case, read_cases
 from msparallel.planner.families import family_of
 from msparallel.planner.stack import MINDFORMERS, TORCHTITAN
 
 pytestmark = pytest.mark.pure
-
-LLAMA = {
-    "source": "Ascend/MindSpeed-LLM branch 1.0.0 tests", "model": "llama2_tp2_pp4_vpp2_ptd", "profile": "atlas-900-a2",
-    "device_count": "8", "layers": "32", "hidden": "4096", "heads": "32", "kv_heads": "32", "ffn": "11008",
-    "seq_len": "4096", "micro_batch": "1", "global_batch": "32", "dp": "1", "tp": "2", "pp": "4", "vpp": "4",
-    "cp": "1", "ep": "1", "sequence_parallel": "yes", "recompute": "full/block/1", "zero": "0", "dtype": "bf16",
-    "measured_metric": "memory_GiB", "component": "static", "value": "14.830",
-    "value_by_rank": "14.799 14.799 13.731 13.731 13.731 13.731 14.830 14.830", "trust": "clean",
-    "flags": "overlap-grad-reduce untie-embeddings-and-output-weights use-flash-attn swiglu",
-}  # fmt: skip
-
-
-def written(path: Path, *rows: dict[str, str], columns: tuple[str, ...] = COLUMNS) -> Path:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
-
 
 def read_one(tmp_path: Path, **changes: str) -> Case:
     cases, skipped = read_cases(written(tmp_path / "cases.csv", {**LLAMA, **changes}))
@@ -144,12 +126,16 @@ def test_rates_become_seconds_of_a_step(tmp_path: Path) -> None:
     time = {"value_by_rank": "", "component": ""}
     rate = read_one(tmp_path, **time, measured_metric="tokens_per_s_per_device", value="2048")
     assert rate.measured_s == pytest.approx(32 * 4096 / 8 / 2048)
-    work = rate.work
-    assert logged_flops(work) == pytest.approx(
-        32 * 4096 * 3 * (32 * (8 * 4096**2 + 4 * 4096 * 4096 + 6 * 4096 * 11008) + 2 * 4096 * 32000)
-    )
     tflops = read_one(tmp_path, **time, measured_metric="tflops_per_device", value="100")
-    assert tflops.measured_s == pytest.approx(logged_flops(work) / 8 / 1e14)
+    layer = 8 * 4096**2 + 6 * 4096 * 11008
+    whole = 32 * 4096 * 3 * (32 * (layer + 4 * 4096 * 4096) + 2 * 4096 * 32000)
+    assert tflops.measured_s == pytest.approx(whole / 8 / 1e14)
+    newer = {"measured_metric": "tflops_per_device", "source": "Ascend/MindSpeed-LLM branch master x"}
+    half = 32 * 4096 * 3 * (32 * (layer + 2 * 4096 * 4096) + 2 * 4096 * 32000)
+    assert read_one(tmp_path, **time, **newer, value="100").measured_s == pytest.approx(half / 8 / 1e14)
+    mfu = read_one(tmp_path, **time, measured_metric="mfu", value="0.5")
+    peak = load_hardware("atlas_900_a2").matrix.tflops["bfloat16"] * 1e12
+    assert mfu.measured_s == pytest.approx(whole / 8 / (0.5 * peak))
     assert read_one(tmp_path, **time, measured_metric="step_time_s", value="7.5").measured_s == 7.5
 
 
