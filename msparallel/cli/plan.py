@@ -47,6 +47,11 @@ def command(
     from msparallel.planner.workload import workload_of
 
     plan, width = _plan(recipe_name, overrides, hardware), terminal_width()
+    if plan.recipe.train is None:
+        raise UserError(
+            f"{plan.recipe.path}: this recipe serves and does not train; the memory of serving is not planned yet. "
+            "`msparallel show` prints what it comes to."
+        )
     as_it_is = estimate(workload_of(plan), plan.hardware)
     document = plan_json.plan_document(plan, as_it_is)
     if searches or devices is not None or global_batch is not None:

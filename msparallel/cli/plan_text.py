@@ -100,7 +100,7 @@ def memory_lines(found: Estimate, width: int) -> list[str]:
         *more,
         "",
         *bars,
-        f"  {letters}, {BAND} to the high end of the band; {LIMIT} {found.limit_bytes / GIB:g} GiB",
+        f"  {letters}, {BAND} to the high end of the band; {LIMIT} {limit_text(found)}",
     ]
 
 
@@ -108,6 +108,11 @@ def _memory_row(stage: StageMemory) -> tuple[str, ...]:
     terms = [_gib(getattr(stage, f"{name}_bytes")) for _, name in PARTS]
     band = f"{_gib(stage.low_bytes)} - {_gib(stage.high_bytes)}"
     return (str(stage.stage), str(stage.layers), *terms, _gib(stage.total_bytes), band)
+
+
+def limit_text(found: Estimate) -> str:
+    """What a job may use of a device."""
+    return f"{found.limit_bytes / GIB:.4g} GiB"
 
 
 def _gib(count: float) -> str:
@@ -236,6 +241,6 @@ def verdict_lines(found: Estimate) -> list[str]:
     place = f"stage {fullest.stage}" if len(found.memory) > 1 else "a device"
     numbers = (
         f"{place} needs {_gib(fullest.total_bytes)} GiB, {_gib(fullest.high_bytes)} at the high end, of "
-        f"{found.limit_bytes / GIB:g}"
+        f"{limit_text(found)}"
     )
     return [f"Fits: {numbers}."] if found.fits else [f"Does NOT fit: {numbers}."]

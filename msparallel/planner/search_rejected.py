@@ -104,7 +104,7 @@ def need_text(need: Need, hardware: Hardware) -> str:
     told = " and ".join(f"{name} {gib[name] / GIB:.1f}" for name in largest)
     place = f"stage {stage.stage} " if work.mesh.pp > 1 else "a device "
     return (
-        f"{place}needs {stage.high_bytes / GIB:.1f} GiB of {limit_bytes(hardware) / GIB:g} even as {work.mesh}, "
+        f"{place}needs {stage.high_bytes / GIB:.1f} GiB of {limit_bytes(hardware) / GIB:.4g} even as {work.mesh}, "
         f"recompute {work.recompute}, optimizer shard {work.optimizer_shard}, micro-batch {work.micro_batch_size} "
         f"({told})"
     )

@@ -1,0 +1,159 @@
+"""`plan` at the terminal and as JSON: fields, exit codes, width, colours, what is never imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from msparallel.plan import resolve
+from msparallel.recipe.load import load_recipe
+
+pytestmark = pytest.mark.pure
+ROOT = Path(__file__).parents[2]
+STAGE = {"stage", "layers", "weights_gib", "gradients_gib", "optimizer_gib", "activations_gib", "other_gib",
+         "total_gib"}  # fmt: skip
+CANDIDATE = {"data_parallel", "model_parallel", "pipeline_stages", "step_time_s", "total_gib"}
+
+
+def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "msparallel", "plan", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=120)
+
+
+def document(*words: str) -> dict:
+    done = run(*words, "--json")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return json.loads(done.stdout)
+
+
+def test_json_has_the_agreed_fields_and_terms_add_up() -> None:
+    found = document("llama2_70b_dp2_tp8_pp4")
+    assert found["fits"] is True and found["world_size"] == 64
+    assert [stage["layers"] for stage in found["stages"]] == [20, 21, 20, 19]
+    for stage in found["stages"]:
+        assert set(stage) >= STAGE
+        terms = sum(stage[f"{name}_gib"] for name in ("weights", "gradients", "optimizer", "activations", "other"))
+        assert terms == pytest.approx(stage["total_gib"])
+        assert stage["low_gib"] <= stage["total_gib"] <= stage["high_gib"] <= found["limit_gib"]
+    time = found["time"]
+    parts = [*time["compute_s"].values(), *time["exposed_s"].values(), time["recompute_s"], time["bubble_s"],
+             time["optimizer_s"]]  # fmt: skip
+    assert sum(parts) == pytest.approx(found["step_time_s"])
+    assert 0 < found["mfu"] < 1 and found["bubble"] == pytest.approx(time["bubble_s"] / found["step_time_s"])
+    tokens = 64 * 4096 / found["step_time_s"] / 64
+    assert found["tokens_per_s_per_device"] == pytest.approx(tokens)
+    assert found["candidates"] == found["rejected"] == []
+    assert [(axis["name"], axis["crosses"]) for axis in found["placement"]] == [
+        ("tp", False), ("dp", True), ("pp", True)]  # fmt: skip
+
+
+def test_search_gives_candidates_that_load_and_reasons_for_the_others() -> None:
+    found = document("llama2_13b_dp4_tp4_pp2", "--search", "--top", "3")
+    assert len(found["candidates"]) == 3
+    steps = [one["step_time_s"] for one in found["candidates"]]
+    assert steps == sorted(steps) and steps[0] <= found["step_time_s"]
+    for one in found["candidates"]:
+        assert set(one) >= CANDIDATE and one["high_gib"] <= found["limit_gib"]
+        plan = resolve(load_recipe("llama2_13b_dp4_tp4_pp2", one["overrides"]))
+        assert plan.mesh.dp == one["data_parallel"] and plan.mesh.size == 32
+        assert plan.global_batch_size == one["global_batch_size"] == 64
+    counts = found["search"]
+    assert counts["combinations"] > counts["legal"] > counts["fit"] >= counts["timed"] > 0
+    assert found["rejected"] and all(one["reason"] and one["rule"] for one in found["rejected"])
+
+
+def test_search_for_a_thousand_devices_says_which_batch_would_do() -> None:
+    found = document("llama2_70b_dp2_tp8_pp4", "--devices", "1000")
+    assert found["candidates"] == [] and found["search"]["legal"] == 0
+    assert found["changes"][0] == {"change": "--global-batch 125", "mesh": found["changes"][0]["mesh"]}
+    again = document("llama2_70b_dp2_tp8_pp4", "--devices", "1000", "--global-batch", "125")
+    assert again["candidates"] and again["search"]["global_batch_size"] == 125
+
+
+def test_text_shows_stages_devices_pipeline_time_and_verdict() -> None:
+    done = run("llama2_70b_dp2_tp8_pp4", COLUMNS="100", NO_COLOR="1")
+    assert (done.returncode, done.stderr) == (0, "")
+    text = done.stdout
+    assert "pp4 x dp2 x tp8 (64) on 8 nodes x 8 (Ascend 910B)" in text
+    assert "server 1   pp0 dp1 tp [8 9 10 11 12 13 14 15]" in text
+    assert "dp 2    ranks 0, 8: crosses servers" in text
+    rows = [line for line in text.splitlines() if line.startswith("  stage ") and "0" in line]
+    assert len([row for row in rows if "A" in row and "." in row]) == 4  # the picture, with bubbles
+    bars = [line for line in text.splitlines() if "wwg" in line or "wwwg" in line]
+    assert len(bars) == 4 and all(line.rstrip().endswith("|") for line in bars)
+    assert text.rstrip().splitlines()[-1].startswith("Fits: stage ")
+    assert "an estimate" in text and "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+@pytest.mark.parametrize("words", [("llama2_70b_dp2_tp8_pp4",), ("qwen3_30b_a3b_dp8_pp2_ep8", "--search"),
+                                   ("llama2_70b_dp2_tp8_pp4", "--devices", "8")])  # fmt: skip
+def test_no_line_is_wider_than_the_terminal(width: int, words: tuple[str, ...]) -> None:
+    done = run(*words, COLUMNS=str(width))
+    assert done.returncode == 0
+    assert max(map(len, done.stdout.splitlines())) <= width
+
+
+def test_what_does_not_fit_says_the_smallest_change() -> None:
+    words = ("llama2_7b_dp2_tp2_pp2", "train.micro_batch_size=8", "train.global_batch_size=64")
+    text = run(*words).stdout
+    assert "Does NOT fit: stage 0 needs" in text
+    last = text.rstrip().splitlines()[-1]
+    assert last.lstrip().startswith("It fits with ") or "It fits with " in text
+    found = document(*words)
+    assert found["fits"] is False
+    typed = found["changes"][0]["change"].split()
+    given = {word.partition("=")[0] for word in typed}
+    kept = [word for word in words[1:] if word.partition("=")[0] not in given]
+    assert document(words[0], *kept, *typed)["fits"] is True
+
+
+def test_what_fits_nowhere_says_how_many_devices_would_do() -> None:
+    text = run("llama2_70b_dp2_tp8_pp4", "--devices", "8").stdout
+    assert "Nothing fits on 8 devices." in text and "--devices " in text
+    assert "No room" in text
+
+
+def test_other_hardware() -> None:
+    there = document("llama2_13b_dp4_tp4_pp2", "--hardware", "atlas_900_a2")
+    here = document("llama2_13b_dp4_tp4_pp2")
+    assert there["hardware"] == "atlas_900_a2" and there["step_time_s"] < here["step_time_s"]
+    assert document("llama2_13b_dp4_tp4_pp2", "--hardware", "h100")["hardware"] == "h100"
+    found = document("llama2_13b_dp4_tp4_pp2", "--search", "--top", "1", "--hardware", "atlas_900_a2")
+    assert "cluster.hardware=atlas_900_a2" in found["overrides"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("llama2_70b_dp2_tp8_pp4", "--devices", "100"), "Try --devices 96 or 104."),
+        (("llama2_70b_dp2_tp8_pp4", "--devices", "8192"), "device_num goes up to 4096"),
+        (("llama2_70b_dp2_tp8_pp4", "--devices", "0"), "--devices"),
+        (("llama2_70b_dp2_tp8_pp4", "--hardware", "atlas_900_a4"), "there is no such profile"),
+        (("llama2_70b_dp2_tp8_pp4", "parallel.model_parallel=16"), "key and value heads"),
+        (("llama2_70b_dp2_tp8_pp5",), "no shipped recipe"),
+    ],
+)
+def test_bad_input_is_told_without_a_traceback(words: tuple[str, ...], told: str) -> None:
+    done = run(*words)
+    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
+
+
+def test_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys\n"
+        "from msparallel.cli.main import commands\n"
+        "commands.main(['plan', 'llama2_70b_dp2_tp8_pp4', '--search', '--json'], standalone_mode=False)\n"
+        "heavy = ('mindspore', 'torch', 'mindformers', 'matplotlib', 'tokenizers', 'numpy')\n"
+        "print([name for name in heavy if name in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
+    assert done.stderr.strip() == "[]"
