@@ -113,7 +113,7 @@ def _attention(sizes: Sizes) -> tuple[Kept, ...]:
     heads = shape.num_heads / sizes.tp
     query = heads * shape.head_dim
     key = max(shape.num_kv_heads / sizes.tp, 1) * shape.head_dim
-    ring = stack.copies_ring_heads and sizes.cp > 1 and sizes.algo != "ulysses"
+    copied = stack.copies_exchanged_heads and sizes.cp > 1
     gathered = sizes.cp if sizes.algo == "all_gather" else 1
     core = [
         Kept("queries", tokens * query * item),
@@ -124,8 +124,8 @@ def _attention(sizes: Sizes) -> tuple[Kept, ...]:
     else:
         score = item + 4 if stack.norms_in_float32 else PLAIN_SCORE_BYTES * item / 2
         core.append(Kept("attention weights", tokens * sizes.seq * heads * score, "core"))
-    if ring:
-        core.append(Kept("queries, keys and values in the ring's order", tokens * (query + 2 * key) * item))
+    if copied:
+        core.append(Kept("queries, keys and values before their exchange", tokens * (query + 2 * key) * item))
     found = [*_norm(sizes, "layer input", "attention input"), *core]
     if shape.qk_norm:
         found.append(Kept("queries and keys before their norm", tokens * (query + key) * _norm_item(sizes)))

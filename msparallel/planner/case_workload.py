@@ -7,7 +7,6 @@ CannotUse with the column and the rule where a number is missing, contradicts an
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Literal
 
 from msparallel.errors import short
@@ -16,7 +15,7 @@ from msparallel.mesh import Mesh
 from msparallel.model.shape import ModelShape
 from msparallel.planner.case_cells import CannotUse, Row
 from msparallel.planner.families import Family
-from msparallel.planner.stack import MINDFORMERS, TORCHTITAN, Stack, megatron
+from msparallel.planner.stack import MINDFORMERS, Stack, megatron, torchtitan
 from msparallel.planner.workload import ShardLevel, Workload
 
 
@@ -27,10 +26,9 @@ def workload_of_row(row: Row, family: Family) -> Workload:
     if written not in dtypes:
         raise CannotUse(f"column dtype: {short(written, 40)!r} is none of {', '.join(dtypes)}")
     dtype = dtypes[written]
-    fused = bool({"use-mc2", "use-ascend-coc", "use-ascend-mc2"} & set(flags))
-    fused |= "asynctp" in row.text("notes", "").lower().replace(" ", "")
-    stack = _stack(source, flags, dtype, fused=fused)
     mesh = _mesh(row)
+    fused = _overlaps_tensor(row)
+    stack = _stack(source, flags, dtype, fused=fused, tp=mesh.tp)
     shape = _shape(row, family, stack)
     experts_on = row.count("ep", 1)
     if shape.num_heads % mesh.tp or max(shape.num_experts, experts_on) % experts_on:
@@ -63,7 +61,8 @@ def workload_of_row(row: Row, family: Family) -> Workload:
         expert_parallel=experts_on,
         sequence_parallel=mesh.tp > 1 and (stack.sharing == "fsdp" or row.text("sequence_parallel", "no") == "yes"),
         vocab_parallel=True,
-        context_parallel_algo="ulysses" if "ulysses" in row.text("model").lower() else "ring",
+        # SimuMax's runs exchange heads for tokens (its summary of B200 runs).
+        context_parallel_algo="ulysses" if "ulysses" in row.text("model").lower() or "simumax" in source else "ring",
         attention="flash" if flash else "plain",
         recompute=recompute,
         recomputed_layers=recomputed,
@@ -77,19 +76,14 @@ def workload_of_row(row: Row, family: Family) -> Workload:
 
 
 def _overlaps_tensor(row: Row) -> bool:
-    """MindSpeed fuses messages into products (mc2, coc), torchtitan too (async TP); MindFormers cuts a micro-batch in
-    two, so that the messages of one half go while the other is computed (fine_grain_interleave: 2)."""
-    notes = row.text("notes", "").lower().replace(" ", "")
-    return (
-        bool({"use-mc2", "use-ascend-coc", "use-ascend-mc2"} & set(row.flags))
-        or "asynctp" in notes
-        or "fine_grain_interleave=2" in notes
-    )
+    """MindSpeed fuses messages into products (mc2, coc), and so does torchtitan (async TP)."""
+    fused = {"use-mc2", "use-ascend-coc", "use-ascend-mc2"} & set(row.flags)
+    return bool(fused) or "asynctp" in row.text("notes", "").lower().replace(" ", "")
 
 
-def _stack(source: str, flags: dict[str, str], dtype: Dtype, *, fused: bool) -> Stack:
+def _stack(source: str, flags: dict[str, str], dtype: Dtype, *, fused: bool, tp: int) -> Stack:
     if "torchtitan" in source:
-        return replace(TORCHTITAN, keeps_gathered=not fused)
+        return torchtitan(keeps_gathered=not fused, cut_vocabulary=tp > 1)
     if "mindformers" in source or "mindspore-ai" in source:
         return MINDFORMERS
     if "simumax" in source:

@@ -53,7 +53,7 @@ class Stack:
     dummy_gradients: products add gradients of weights to their sums themselves, and leave an empty 16-bit gradient of
         each shape of weight behind.
     keeps_gathered: products keep tokens that sequence parallel gathered for them, otherwise these are gathered again.
-    copies_ring_heads: context parallel keeps queries, keys and values twice, in the order of the ring as well.
+    copies_exchanged_heads: context parallel keeps queries, keys and values twice, before and behind their exchange.
     loss_bytes: most bytes for each logit while its gradient is computed.
     workspace_bytes: of matrix products.
     reserved_share: how much more the allocator holds than tensors take, where published numbers count that.
@@ -77,7 +77,7 @@ class Stack:
     gathers_into_buffer: bool = False
     dummy_gradients: bool = False
     keeps_gathered: bool = False
-    copies_ring_heads: bool = False
+    copies_exchanged_heads: bool = False
     loss_bytes: float = 10
     workspace_bytes: int = 0
     reserved_share: float = 0.0
@@ -121,19 +121,6 @@ MINDFORMERS = Stack(
 )
 """MindSpore's optimizer shard and Megatron's fused blocks. Passes: fitted, see `tests/benchmarks/fit_speeds.py`."""
 
-TORCHTITAN = Stack(
-    name="torchtitan",
-    weight_bytes=4,
-    gradient_bytes=4,
-    optimizer_bytes=8,
-    sharing="fsdp",
-    keeps_gathered=True,
-    loss_bytes=18,
-    reserved_share=0.15,
-)
-"""PyTorch's FSDP2 with tensor, context and pipeline parallel. Loss of a vocabulary that is cut, in torch.distributed:
-logits in 16 bits, and in float32 the log-softmax, its exponential, their product and the gradient (2 + 4 x 4)."""
-
 CUBLAS_WORKSPACE_BYTES = 32 * 2**20
 """PyTorch's for matrix products on Hopper and later (CUBLAS_WORKSPACE_CONFIG); Transformer Engine has its own."""
 
@@ -166,7 +153,30 @@ def megatron(
         keeps_stage_inputs=True,
         gathers_into_buffer=not transformer_engine,
         dummy_gradients=transformer_engine,
-        copies_ring_heads=transformer_engine,
+        copies_exchanged_heads=transformer_engine,
         loss_bytes=2 if transformer_engine else 10,
         workspace_bytes=2 * CUBLAS_WORKSPACE_BYTES if transformer_engine else 0,
+    )
+
+
+def torchtitan(*, keeps_gathered: bool = True, cut_vocabulary: bool = True) -> Stack:
+    """PyTorch's FSDP2 with tensor, context and pipeline parallel.
+
+    The loss of a vocabulary that is cut, in torch.distributed: logits in 16 bits, and in float32 the log-softmax, its
+    exponential, their product and the gradient (2 + 4 x 4). Of a whole one: logits in 16 bits, and in float32 the
+    log-softmax, the gradient of the look-up and that of the logits (2 + 3 x 4).
+
+    Args:
+        keeps_gathered: False where gathering tokens is fused into products (async TP).
+        cut_vocabulary: whether logits are cut over tp.
+    """
+    return Stack(
+        name="torchtitan",
+        weight_bytes=4,
+        gradient_bytes=4,
+        optimizer_bytes=8,
+        sharing="fsdp",
+        keeps_gathered=keeps_gathered,
+        loss_bytes=18 if cut_vocabulary else 14,
+        reserved_share=0.15,
     )

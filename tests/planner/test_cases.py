@@ -11,7 +11,7 @@ from msparallel.errors import UserError
 from msparallel.hardware import load_hardware
 from msparallel.planner.cases import COLUMNS, Case, read_cases
 from msparallel.planner.families import family_of
-from msparallel.planner.stack import MINDFORMERS, TORCHTITAN
+from msparallel.planner.stack import MINDFORMERS, torchtitan
 
 pytestmark = pytest.mark.pure
 
@@ -143,7 +143,7 @@ def test_stacks_follow_source_and_flags(tmp_path: Path) -> None:
     simple = {"pp": "1", "vpp": "1", "dp": "4", "recompute": "none", "value_by_rank": ""}
     assert read_one(tmp_path, **simple, source="mindformers HEAD").work.stack is MINDFORMERS
     titan = read_one(tmp_path, **simple, source="pytorch/torchtitan x", zero="3(FSDP2)").work
-    assert titan.stack == TORCHTITAN and titan.optimizer_shard == "level3" and titan.sequence_parallel
+    assert titan.stack == torchtitan() and titan.optimizer_shard == "level3" and titan.sequence_parallel
     fused = read_one(tmp_path, **simple, source="pytorch/torchtitan x", zero="3(FSDP2)", notes="2D + Async TP").work
     assert fused.overlap_tensor and not fused.stack.keeps_gathered
     te = read_one(tmp_path, **simple, source="MooreThreads/SimuMax docs").work.stack

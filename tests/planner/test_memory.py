@@ -13,7 +13,7 @@ from msparallel.mesh import Mesh
 from msparallel.model.shape import ModelShape
 from msparallel.plan import resolve
 from msparallel.planner.memory import stage_memories, static_bytes
-from msparallel.planner.stack import MINDFORMERS, MSPARALLEL, TORCHTITAN, megatron
+from msparallel.planner.stack import MINDFORMERS, MSPARALLEL, megatron, torchtitan
 from msparallel.planner.workload import Workload, workload_of
 from msparallel.recipe.load import load_recipe
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.pure
 
 GIB = 2**30
 ATLAS = load_hardware("atlas_800t_a2")
-STACKS = (MSPARALLEL, MINDFORMERS, TORCHTITAN, megatron("bfloat16"), megatron("bfloat16", transformer_engine=True))
+STACKS = (MSPARALLEL, MINDFORMERS, torchtitan(), megatron("bfloat16"), megatron("bfloat16", transformer_engine=True))
 
 
 @st.composite
@@ -56,7 +56,7 @@ def workloads(draw) -> Workload:
         context_parallel_algo=draw(st.sampled_from(["ring", "ulysses", "all_gather"])),
         attention=draw(st.sampled_from(["flash", "plain"])),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
-        optimizer_shard="level3" if stack is TORCHTITAN else draw(st.sampled_from(["none", "level1", "level2"])),
+        optimizer_shard="level3" if stack.sharing == "fsdp" else draw(st.sampled_from(["none", "level1", "level2"])),
     )
 
 
@@ -139,21 +139,21 @@ def test_live_memory_is_what_dry_runs_saw(recipe: str, overrides: list[str], see
             assert (stage.activations_bytes + stage.other_bytes) / GIB == pytest.approx(seen, rel=0.02)
 
 
-def test_layer_with_dummy_gradients_and_ring_copies() -> None:
+def test_layer_with_dummy_gradients_and_exchanged_heads() -> None:
     """Megatron-LM with Transformer Engine: what published peaks show (SimuMax's B200 runs)."""
     shape = ModelShape(num_layers=2, hidden_size=1024, num_heads=8, ffn_size=4096, vocab_size=1024)
     work = Workload(
         shape=shape, mesh=Mesh(cp=2), devices_per_node=8, stage_layers=(2,), micro_batch_size=1, micro_batch_num=1,
         seq_length=4096, dtype="bfloat16", stack=megatron("bfloat16", transformer_engine=True), vocab_parallel=True,
-        context_parallel_algo="ring",
+        context_parallel_algo="ulysses",
     )  # fmt: skip
-    ring = stage_memories(work, ATLAS)[0]
-    ulysses = stage_memories(replace(work, context_parallel_algo="ulysses"), ATLAS)[0]
-    assert ring.activations_bytes - ulysses.activations_bytes == 2 * 3 * 2048 * 1024 * 2
+    both = stage_memories(work, ATLAS)[0]
+    once = stage_memories(replace(work, stack=replace(work.stack, copies_exchanged_heads=False)), ATLAS)[0]
+    assert both.activations_bytes - once.activations_bytes == 2 * 3 * 2048 * 1024 * 2
     plain = stage_memories(replace(work, stack=replace(work.stack, dummy_gradients=False)), ATLAS)[0]
     matrices = 4 * 1024 * 1024 + 3 * 1024 * 4096
     largest = 2 * 1024 * 4096
-    assert ring.other_bytes - plain.other_bytes == 2 * (matrices - largest)
+    assert both.other_bytes - plain.other_bytes == 2 * (matrices - largest)
 
 
 def test_what_megatron_keeps_between_steps() -> None:

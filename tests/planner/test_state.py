@@ -10,7 +10,7 @@ from msparallel.mesh import Mesh
 from msparallel.model.shape import ModelShape
 from msparallel.plan import resolve
 from msparallel.planner.shards import state_bytes
-from msparallel.planner.stack import MSPARALLEL, TORCHTITAN, megatron
+from msparallel.planner.stack import MSPARALLEL, megatron, torchtitan
 from msparallel.planner.state import stage_states
 from msparallel.planner.workload import Workload, workload_of
 from msparallel.recipe.library import shipped_recipes
@@ -79,7 +79,7 @@ def test_state_follows_the_optimizer_shard(overrides: list[str]) -> None:
         (megatron("float16"), "level1", 4 + 16 / 4),
         (megatron("bfloat16", reuse_fp32_param=True), "level1", 6 + 10 / 4),
         (megatron("bfloat16", half_optimizer=True, half_gradients=True), "level1", 4 + 8 / 4),
-        (TORCHTITAN, "level3", 16 / 4),
+        (torchtitan(), "level3", 16 / 4),
     ],
 )
 def test_bytes_of_a_parameter(stack, level, bytes_a_parameter) -> None:
