@@ -54,7 +54,7 @@ class StepTime:
     Attributes:
         compute_s: products, attention and everything else that the backward and forward passes run.
         compute_parts_s: the same in parts: products, attention, memory (operators that only move it).
-        ideal_s: what products and attention would take at the peak.
+        peak_parts_s: what products and attention would take at the peak.
         recompute_s: what is computed again.
         exposed_s: axis -> messages that computation waits for: tp, cp, ep, pp, dp.
         bubble_s: waiting for other stages, uneven ones too.
@@ -64,7 +64,7 @@ class StepTime:
 
     compute_s: float
     compute_parts_s: dict[str, float]
-    ideal_s: float
+    peak_parts_s: dict[str, float]
     recompute_s: float
     exposed_s: dict[str, float]
     bubble_s: float

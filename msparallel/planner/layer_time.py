@@ -40,9 +40,9 @@ SCORES_FORWARD, SCORES_BACKWARD = 4, 6
 one kernel scales, masks and normalises; its gradient reads the result as well."""
 DROPOUT = 5
 """Bytes of dropout for each score, forward and again backward: read, written, and a byte that says which stayed."""
-LOGIT_FORWARD, LOGIT_BACKWARD = 22, 18
-"""Bytes for each logit: the product's result is cast to float32, read for the maximum, shifted and raised, summed;
-backward the probabilities are scaled, the label's taken off, and cast."""
+LOGIT_FORWARD, LOGIT_BACKWARD = 14, 12
+"""Bytes for each logit with few kernels: the product's result is read for the maximum, shifted, raised and kept in
+float32, summed; backward it is scaled, the label's taken off, and cast. Times a stack's `memory_passes`."""
 FORWARD_KERNELS = 3 / 8
 """Of a layer's operators, those of the forward pass; a gradient is two operators for one, or more."""
 
@@ -53,7 +53,7 @@ class Pass(NamedTuple):
     Attributes:
         products_s, attention_s, memory_s: matrix products, fused attention, operators that only move memory.
         tp_s, cp_s, ep_s: messages over an axis that computation waits for.
-        flops: of the products and of attention.
+        flops, attention_flops: of the products, of attention.
     """
 
     products_s: float = 0.0
@@ -63,6 +63,7 @@ class Pass(NamedTuple):
     cp_s: float = 0.0
     ep_s: float = 0.0
     flops: float = 0.0
+    attention_flops: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -171,7 +172,8 @@ class _Layer:
             messages_s,
             self.cp_s(1, attention_s),
             experts.ep_s,
-            flops + attention_flops + experts.flops,
+            flops + experts.flops,
+            attention_flops,
         )
 
     def backward(self) -> Pass:
@@ -189,7 +191,8 @@ class _Layer:
             messages_s,
             self.cp_s(2, attention_s),
             experts.ep_s,
-            flops + attention_flops + experts.flops,
+            flops + experts.flops,
+            attention_flops,
         )
 
     # Products
@@ -251,7 +254,7 @@ class _Layer:
 
     def attention_again(self) -> Pass:
         seconds, memory_s, flops = self.attention(1.0)
-        return Pass(attention_s=seconds, memory_s=memory_s, flops=flops)
+        return Pass(attention_s=seconds, memory_s=memory_s, attention_flops=flops)
 
     # Memory
 

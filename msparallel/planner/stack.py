@@ -138,7 +138,7 @@ def megatron(
 
     Args:
         transformer_engine: NVIDIA's layers, with fused accumulation of gradients; otherwise the older ones.
-        mindspeed: PyTorch on Ascend, whose operators between products move 3.3 times the bytes of fused ones: fitted,
+        mindspeed: PyTorch on Ascend, whose operators between products move 2.7 times the bytes of fused ones: fitted,
             see `tests/benchmarks/fit_speeds.py`.
         reuse_fp32_param, half_optimizer, half_gradients: MindSpeed's reuse-fp32-param, o2-optimizer, o2-gradient.
     """
@@ -149,7 +149,7 @@ def megatron(
         weight_bytes=2,
         gradient_bytes=gradients - 2 * half_gradients,
         optimizer_bytes=optimizer - 2 * reuse_fp32_param - 4 * half_optimizer,
-        memory_passes=3.3 if mindspeed else 1.0,
+        memory_passes=2.7 if mindspeed else 1.0,
         keeps_stage_inputs=True,
         gathers_into_buffer=not transformer_engine,
         dummy_gradients=transformer_engine,

@@ -92,6 +92,7 @@ def step_time(work: Workload, hardware: Hardware) -> StepTime:
     hops = 2 * (mesh.pp - 1)
     if cut.stack.transfers_wait and groups == 1 and mesh.pp > 1:
         hops += 2 * (count - 1)
+    peak = speed.peak(cut.dtype)
     parts = {
         "products": count * (forward.products_s + backward.products_s),
         "attention": count * (forward.attention_s + backward.attention_s),
@@ -100,7 +101,10 @@ def step_time(work: Workload, hardware: Hardware) -> StepTime:
     return StepTime(
         compute_s=sum(parts.values()),
         compute_parts_s=parts,
-        ideal_s=count * (forward.flops + backward.flops) / speed.peak(cut.dtype),
+        peak_parts_s={
+            "products": count * (forward.flops + backward.flops) / peak,
+            "attention": count * (forward.attention_flops + backward.attention_flops) / peak,
+        },
         recompute_s=count * again.compute_s,
         exposed_s={
             "tp": count * (forward.tp_s + backward.tp_s + again.tp_s),
@@ -159,6 +163,7 @@ def end_passes(speed: Speed, cut: Cut) -> Ends:
     """Embedding, final norm, logits and loss."""
     shape, item, h = cut.shape, ITEM_BYTES[cut.dtype], cut.shape.hidden_size
     launch_s = speed.hardware.launch.kernel_us * 1e-6
+    passes = cut.stack.memory_passes
     stream, rows = cut.stream_tokens * h, shape.padded_vocab_size
     local = rows / cut.tp if cut.vocab_parallel else float(rows)
     table_bytes = 2 * cut.stack.gradient_bytes * local * h
@@ -188,13 +193,13 @@ def end_passes(speed: Speed, cut: Cut) -> Ends:
         gathered_s = speed.seconds(op, cut.tp, 1, item * cut.tokens * h)
     head = Pass(
         products_s=forward_s,
-        memory_s=speed.moved(2 * item * stream + LOGIT_FORWARD * logits) + 8 * launch_s,
+        memory_s=speed.moved(2 * item * stream + LOGIT_FORWARD * passes * logits) + 8 * launch_s,
         tp_s=(gathered_s if cut.sequence_parallel else 0.0) + 3 * loss_s,
         flops=2 * logits * h,
     )
     head_back = Pass(
         products_s=backward_s,
-        memory_s=speed.moved(3 * item * stream + LOGIT_BACKWARD * logits + table_bytes) + 8 * launch_s,
+        memory_s=speed.moved(3 * item * stream + LOGIT_BACKWARD * passes * logits + table_bytes) + 8 * launch_s,
         tp_s=gathered_s + 2 * loss_s,
         flops=4 * logits * h,
     )
