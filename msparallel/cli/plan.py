@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from msparallel.errors import UserError
+from msparallel.errors import UserError, printable
 
 if TYPE_CHECKING:
     from msparallel.plan import Plan
@@ -22,7 +22,7 @@ Examples:
   $ msparallel plan llama2_13b_dp4_tp4_pp2 parallel.recompute=none --json
   $ msparallel plan llama2_70b_dp2_tp8_pp4 --search
   $ msparallel plan llama2_70b_dp2_tp8_pp4 --search --devices 1024 --global-batch 1024 --top 10
-  $ msparallel plan qwen3_8b_dp2_tp4 --search --hardware atlas_900_a3
+  $ msparallel plan qwen3_8b_dp2_tp4 --search --hardware atlas_900_a3 --report report.html
 """)  # fmt: skip
 @click.argument("recipe_name", metavar="RECIPE")
 @click.argument("overrides", metavar="[SECTION.KEY=VALUE...]", nargs=-1)
@@ -31,10 +31,11 @@ Examples:
 @click.option("--global-batch", type=click.IntRange(min=1), help="Search with this batch instead of the recipe's.")
 @click.option("--top", type=click.IntRange(1, 100), default=5, show_default=True, help="Strategies to show.")
 @click.option("--hardware", metavar="NAME", help="Another machine than the recipe's.")
+@click.option("--report", metavar="FILE.html", help="Also write a page to look at, one self-contained HTML file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(
     recipe_name: str, overrides: tuple[str, ...], searches: bool, devices: int | None, global_batch: int | None,
-    top: int, hardware: str | None, as_json: bool,
+    top: int, hardware: str | None, report: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Say what RECIPE needs and how fast it is, without compiling or running anything.
 
@@ -45,6 +46,7 @@ def command(
     from msparallel.cli.columns import terminal_width
     from msparallel.planner.estimate import estimate
     from msparallel.planner.workload import workload_of
+    from msparallel.report.page import PLAN, check_target, write_page
 
     plan, width = _plan(recipe_name, overrides, hardware), terminal_width()
     if plan.recipe.train is None:
@@ -52,8 +54,12 @@ def command(
             f"{plan.recipe.path}: this recipe serves and does not train; the memory of serving is not planned yet. "
             "`msparallel show` prints what it comes to."
         )
+    if report is not None:
+        check_target(report, PLAN)
     as_it_is = estimate(workload_of(plan), plan.hardware)
     document = plan_json.plan_document(plan, as_it_is)
+    found: Search | None = None
+    changes: list[Change] = []
     if searches or devices is not None or global_batch is not None:
         found, changes = _search(plan, devices, global_batch, top)
         document |= plan_json.search_document(plan, found, changes)
@@ -66,6 +72,11 @@ def command(
         lines = plan_search_text.mending_lines(plan, settings, changes)
         text = plan_text.plan_text(plan, as_it_is, lines, width=width)
     click.echo(json.dumps(document, indent=2) if as_json else text)
+    if report is not None:
+        from msparallel.report.plan_data import plan_data
+
+        write_page(report, PLAN, plan_data(plan, as_it_is, found, changes))
+        click.echo(f"\nReport: {printable(report)}", err=as_json)
 
 
 def _plan(name: str, overrides: tuple[str, ...], hardware: str | None) -> Plan:

@@ -68,14 +68,14 @@ def _ranking(found: Search, width: int) -> list[str]:
         rows.append((
             str(place), str(work.mesh).rpartition(" ")[0], str(work.micro_batch_size), work.recompute,
             work.optimizer_shard, f"{_high(best) / GIB:.1f}", f"{best.mfu:.1%}",
-            f"{best.tokens_per_s_per_device:,.0f}", seconds_text(best.time.step_s), _more(best),
+            f"{best.tokens_per_s_per_device:,.0f}", seconds_text(best.time.step_s), more_text(best),
         ))  # fmt: skip
     lines = table(rows, width, right={0, 2, 5, 6, 7, 8})
     return ["The best setting of each of the best meshes", *lines, "  GiB: the fullest stage, at the high end of its "
             "band; tokens/s: of a device; sp: sequence parallel; split: layers of each stage"]  # fmt: skip
 
 
-def _more(best: Estimate) -> str:
+def more_text(best: Estimate) -> str:
     """Settings that few strategies have."""
     work = best.work
     told = ["sp"] if work.sequence_parallel else []

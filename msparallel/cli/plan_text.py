@@ -163,25 +163,33 @@ def _server(found: Estimate, server: int) -> str:
     return "  ".join(told)
 
 
-def pipeline_lines(found: Estimate, width: int) -> list[str]:
-    """A row for each stage: what it computes when."""
+def shown_tasks(found: Estimate) -> tuple[str, list[Task]]:
+    """What a picture of the pipeline shows, and its title: a step of few micro-batches."""
     work = found.work
-    if work.mesh.pp == 1:
-        return []
     enough = MOST_MICRO_BATCHES if work.mesh.pp <= MOST_MICRO_BATCHES else work.mesh.pp
     count = min(work.micro_batch_num, enough)
-    if work.virtual_stages > 1 and count > work.mesh.pp:
-        count -= count % work.mesh.pp
+    if work.virtual_stages > 1:
+        count -= count % work.mesh.pp  # as many as a schedule is published for
     tasks = pipeline_tasks(work, found.hardware, count)
-    end_s, cells = max(task.end_s for task in tasks), width - 14
+    end_s = max(task.end_s for task in tasks)
     busy_s = max(sum(t.end_s - t.start_s for t in tasks if t.stage == stage) for stage in range(work.mesh.pp))
-    stages = range(work.mesh.pp) if work.mesh.pp <= MOST_STAGES else [*range(MOST_STAGES // 2), work.mesh.pp - 1]
     whole = count == work.micro_batch_num
     title = f"Pipeline, {'the' if whole else 'as if there were'} {count} micro-batches: {1 - busy_s / end_s:.0%} bubble"
-    lines = [title if whole else f"{title}, {found.bubble:.0%} with {work.micro_batch_num}"]
+    return title if whole else f"{title}, {found.bubble:.0%} with {work.micro_batch_num}", tasks
+
+
+def pipeline_lines(found: Estimate, width: int) -> list[str]:
+    """A row for each stage: what it computes when."""
+    pp = found.work.mesh.pp
+    if pp == 1:
+        return []
+    title, tasks = shown_tasks(found)
+    end_s, cells = max(task.end_s for task in tasks), width - 14
+    stages = range(pp) if pp <= MOST_STAGES else [*range(MOST_STAGES // 2), pp - 1]
+    lines = [title]
     for stage in stages:
         if stage and stage - 1 not in stages:
-            lines.append(f"  ... {work.mesh.pp - len(stages)} more stages")
+            lines.append(f"  ... {pp - len(stages)} more stages")
         lines.append(f"  stage {stage:<4}  {_row([t for t in tasks if t.stage == stage], cells, end_s)}")
     legend = f"  0 1 2 ... forward of that micro-batch, A B C ... backward of micro-batch 0 1 2 ..., {IDLE} idle"
     return [*lines, legend]

@@ -56,6 +56,13 @@ SIMULATION = Kind(
     styles=("simulation.css",),
     scripts=("chart.js", "timeline.js", "simulation.js"),
 )
+PLAN = Kind(
+    verb="plan",
+    heading="Plan",
+    body="plan.html",
+    styles=("dryrun.css", "simulation.css", "plan.css"),
+    scripts=("plan.js",),
+)
 
 
 def page_html(kind: Kind, document: dict[str, Any]) -> str:
