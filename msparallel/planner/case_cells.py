@@ -32,6 +32,10 @@ class Row:
             raise CannotUse(f"column {column}: {'empty' if column in self.cells else 'not in the file'}")
         return default
 
+    def has(self, column: str) -> bool:
+        """Whether a cell is filled."""
+        return bool(self.cells.get(column))
+
     def count(self, column: str, default: int | None = None) -> int:
         """A whole number of at least 1."""
         written = self.text(column, None if default is None else str(default))

@@ -18,6 +18,9 @@ from msparallel.planner.families import Family
 from msparallel.planner.stack import MINDFORMERS, Stack, megatron, torchtitan
 from msparallel.planner.workload import ShardLevel, Workload
 
+MOST_DEVICES, MOST_LAYERS = 131_072, 10_000
+"""What no run has: a slip of the pen."""
+
 
 def workload_of_row(row: Row, family: Family) -> Workload:
     source, flags = row.text("source").lower(), row.flags
@@ -31,9 +34,11 @@ def workload_of_row(row: Row, family: Family) -> Workload:
     stack = _stack(source, flags, dtype, fused=fused, tp=mesh.tp)
     shape = _shape(row, family, stack)
     experts_on = row.count("ep", 1)
-    if shape.num_heads % mesh.tp or max(shape.num_experts, experts_on) % experts_on:
-        heads, experts = shape.num_heads, shape.num_experts
-        raise CannotUse(f"columns tp, ep: {heads} heads over tp {mesh.tp}, {experts} experts over ep {experts_on}")
+    if shape.num_heads % mesh.tp:
+        raise CannotUse(f"column tp: {shape.num_heads} heads cannot be cut over {mesh.tp} devices")
+    sharing = mesh.dp * mesh.cp * mesh.tp
+    if shape.num_experts % experts_on or sharing % experts_on or (experts_on > 1 and not shape.num_experts):
+        raise CannotUse(f"column ep: {experts_on} for {shape.num_experts} experts on {sharing} devices of a stage")
     groups = _stage_layers(row, mesh.pp)
     size, number = _batch(row, mesh.dp, len(groups), stack)
     recompute, recomputed = _recompute(row, mesh.pp, groups)
@@ -100,21 +105,25 @@ def _stack(source: str, flags: dict[str, str], dtype: Dtype, *, fused: bool, tp:
 
 
 def _mesh(row: Row) -> Mesh:
+    """Degrees of the run; a cluster has at most 131,072 devices."""
     mesh = Mesh(pp=row.count("pp"), dp=row.count("dp"), cp=row.count("cp", 1), tp=row.count("tp"))
     devices = row.count("device_count", mesh.size)
     if devices != mesh.size:
         raise CannotUse(f"column device_count: {devices}, but the degrees are for {mesh}")
+    if devices > MOST_DEVICES:
+        raise CannotUse(f"columns dp, tp, pp, cp: {devices} devices are more than {MOST_DEVICES}")
     return mesh
 
 
 def _shape(row: Row, family: Family, stack: Stack) -> ModelShape:
     flags, heads, hidden = row.flags, row.count("heads"), row.count("hidden")
-    experts, facts = row.count("num_experts", 0) if row.text("num_experts", "") else 0, dict(family.facts)
+    facts = dict(family.facts)
+    known = facts.get("num_experts")
+    experts = row.count("num_experts", known) if known or row.has("num_experts") else 0
     if experts:
+        facts["experts_per_token"] = row.count("top_k", facts.get("experts_per_token"))
         facts.setdefault("expert_ffn_size", row.count("ffn"))
-        facts["experts_per_token"] = row.count("top_k")
-    else:
-        facts.pop("expert_ffn_size", None)
+        facts["num_experts"] = experts
     if stack.name == "mindspeed":
         facts["tie_embeddings"] = "untie-embeddings-and-output-weights" not in flags
     vocab = row.count("vocab", family.vocab_size or None)
@@ -130,7 +139,6 @@ def _shape(row: Row, family: Family, stack: Stack) -> ModelShape:
         head_dim=head_dim,
         ffn_size=row.count("ffn", 4 * hidden if gelu else None),
         vocab_size=vocab,
-        num_experts=experts,
         max_positions=row.count("seq_len"),
         **facts,
     )
@@ -140,6 +148,8 @@ def _stage_layers(row: Row, stages: int) -> tuple[int, ...]:
     """Layers of each group. `vpp` is the number of groups a stage has; layers that do nothing are left out."""
     layers, virtual, flags = row.count("layers"), row.count("vpp", 1 if stages == 1 else None), row.flags
     groups = stages * virtual
+    if not groups <= layers <= MOST_LAYERS:
+        raise CannotUse(f"column layers: {layers} layers in {groups} groups; at least one each, at most {MOST_LAYERS}")
     offsets = re.search(r"offset=\[([-\d, ]+)\]", row.text("notes", ""))
     if "num-layer-list" in flags:
         listed = [int(word) for word in flags["num-layer-list"].split(",") if word.isdigit()]

@@ -41,6 +41,14 @@ _GPT: dict[str, Any] = {**_GELU, "ffn_bias": True, "position": "learned", "tie_e
 _BIAS: dict[str, Any] = {"attention_bias": True}
 _TIED: dict[str, Any] = {"tie_embeddings": True}
 _QWEN3: dict[str, Any] = {"qk_norm": True}
+_PHI: dict[str, Any] = {**_BIAS, "norm": "layer", "output_bias": True}
+
+
+def _experts(number: int, a_token: int, width: int = 0) -> dict[str, Any]:
+    """A mixture of experts; a width of 0 is that of the feed-forward layer."""
+    found = {"num_experts": number, "experts_per_token": a_token}
+    return {**found, "expert_ffn_size": width} if width else found
+
 
 _FAMILIES: tuple[tuple[str, Family], ...] = (
     (r"mamba|rwkv|jamba|qwen3 ?next|qwen3\.5", Family(name="state-space", unknown=STATE_SPACE)),
@@ -68,16 +76,16 @@ _FAMILIES: tuple[tuple[str, Family], ...] = (
     (r"llama ?3(?!\d)", Family(name="llama3", vocab_size=128256)),
     (r"llama ?2(?!\d)", Family(name="llama2", vocab_size=32000)),
     (r"llama", Family(name="llama", vocab_size=32000)),
-    (r"mixtral", Family(name="mixtral", vocab_size=32000)),
+    (r"mixtral", Family(name="mixtral", vocab_size=32000, facts=_experts(8, 2))),
     (r"mistral", Family(name="mistral", vocab_size=32000)),
     (r"gemma", Family(name="gemma", vocab_size=256000, facts=_TIED)),
-    (r"grok", Family(name="grok", vocab_size=131072)),
-    (r"phi ?3\.?5 ?moe", Family(name="phi", vocab_size=32064, facts={**_BIAS, "norm": "layer", "output_bias": True})),
+    (r"grok", Family(name="grok", vocab_size=131072, facts=_experts(8, 2))),
+    (r"phi ?3\.?5 ?moe", Family(name="phi", vocab_size=32064, facts={**_PHI, **_experts(16, 2)})),
     (r"minicpm", Family(name="minicpm", vocab_size=122753, facts=_TIED)),
     (r"seed ?oss", Family(name="seed-oss", vocab_size=155136, facts=_BIAS)),
     (r"yi\b", Family(name="yi", vocab_size=64000)),
-    (r"qwen ?3 ?235b|qwen3.*235b", Family(name="qwen3", vocab_size=151936, facts={**_QWEN3, "expert_ffn_size": 1536})),
-    (r"qwen3.*30b", Family(name="qwen3", vocab_size=151936, facts={**_QWEN3, "expert_ffn_size": 768})),
+    (r"qwen ?3 ?235b|qwen3.*235b", Family(name="qwen3", vocab_size=151936, facts={**_QWEN3, **_experts(128, 8, 1536)})),
+    (r"qwen3.*30b", Family(name="qwen3", vocab_size=151936, facts={**_QWEN3, **_experts(128, 8, 768)})),
     (r"qwen3", Family(name="qwen3", vocab_size=151936, facts=_QWEN3)),
     (r"codeqwen", Family(name="qwen1.5", vocab_size=92416, facts=_BIAS)),
     (r"qwen2\.?5?.*\b(7|14|32|72)b", Family(name="qwen2", vocab_size=152064, facts=_BIAS)),

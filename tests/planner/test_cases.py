@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from measured_rows import LLAMA, written
 
 from msparallel.errors import UserError
 from msparallel.hardware import load_hardware
 from msparallel.planner.cases import COLUMNS, Case, read_cases
+from msparallel.planner.evaluate import evaluate
 from msparallel.planner.families import family_of
 from msparallel.planner.stack import MINDFORMERS, torchtitan
 
@@ -91,6 +96,11 @@ def test_layers_of_stages(tmp_path: Path) -> None:
         ({"global_batch": "33", "dp": "2", "device_count": "16"}, "column global_batch: 33"),
         ({"recompute": "select per-stage e.g. [20,8]/[20,0]"}, "column recompute:"),
         ({"model": "nameless", "vocab": ""}, "column vocab: empty"),
+        ({"tp": "3", "device_count": ""}, "column tp: 32 heads cannot be cut over 3 devices"),
+        ({"ep": "2"}, "column ep: 2 for 0 experts on 2 devices of a stage"),
+        ({"dp": "1000000", "device_count": "", "global_batch": "1000000"}, "columns dp, tp, pp, cp: 8000000 devices"),
+        ({"pp": "64", "device_count": "", "value_by_rank": ""}, "column layers: 32 layers in 256 groups"),
+        ({"hidden": "4097"}, "column heads: 4097 (hidden) is no multiple of 32"),
     ],
 )
 def test_a_row_that_cannot_be_used_names_rule_and_column(tmp_path, changes, told) -> None:
@@ -101,6 +111,30 @@ def test_a_bad_cell_costs_its_own_row_only(tmp_path: Path) -> None:
     cases, skipped = read_cases(written(tmp_path / "c.csv", {**LLAMA, "heads": "x"}, LLAMA, {**LLAMA, "tp": "x"}))
     assert [case.row for case in cases] == [3]
     assert [(row.row, row.reason.split(":")[0]) for row in skipped] == [(2, "column heads"), (4, "column tp")]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(COLUMNS),
+        st.sampled_from(["", "x", "-1", "0", "1", "2", "3", "64", "1e9", "nan", "1.5", "½", "[2, 2]", "2="])
+        | st.text(max_size=8),
+        max_size=4,
+    )
+)
+def test_no_cell_breaks_the_evaluation(changes: dict[str, str]) -> None:
+    with TemporaryDirectory() as folder:
+        found = evaluate(written(Path(folder) / "c.csv", {**LLAMA, **changes}, LLAMA))
+    assert [row.case.row for row in found.rows][-1] > 2 and len(found.rows) + len(found.skipped) == 2
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_what_a_family_knows_stands_in_for_empty_cells(tmp_path: Path) -> None:
+    mixtral = {"model": "mixtral-8x7b", "num_experts": "", "top_k": "", "ffn": "14336", "ep": "2"}
+    shape = read_one(tmp_path, **mixtral).work.shape
+    assert (shape.num_experts, shape.experts_per_token, shape.expert_ffn_size) == (8, 2, 14336)
+    shape = read_one(tmp_path, model="Qwen3-30B-A3B", num_experts="64", top_k="4", ffn="6144").work.shape
+    assert (shape.num_experts, shape.experts_per_token, shape.expert_ffn_size) == (64, 4, 768)
 
 
 def test_a_missing_column_is_named_where_a_row_needs_it(tmp_path: Path) -> None:
