@@ -16,6 +16,7 @@ from msparallel.mesh import AXES
 from msparallel.plan import Plan
 from msparallel.planner.estimate import Estimate, StageMemory
 from msparallel.planner.placement import placement
+from msparallel.planner.reasons import reasons
 from msparallel.planner.search import Search
 from msparallel.planner.search_changes import Change
 from msparallel.planner.search_overrides import overrides_of
@@ -51,6 +52,7 @@ def plan_document(plan: Plan, found: Estimate) -> dict[str, Any]:
         "tokens_per_s_per_device": found.tokens_per_s_per_device,
         "mfu": found.mfu,
         "bubble": found.bubble,
+        "reasons": [asdict(reason) for reason in reasons(work, time)],
         "placement": _placement(found),
         "candidates": [],
         "rejected": [],

@@ -18,6 +18,7 @@ from msparallel.plan import Plan
 from msparallel.planner.estimate import Estimate, StageMemory
 from msparallel.planner.pipeline import Task, pipeline_tasks
 from msparallel.planner.placement import placement
+from msparallel.planner.reasons import reasons
 
 GIB = 2**30
 PARTS = (("w", "weights"), ("g", "gradients"), ("o", "optimizer"), ("a", "activations"), ("x", "other"))
@@ -25,7 +26,7 @@ PARTS = (("w", "weights"), ("g", "gradients"), ("o", "optimizer"), ("a", "activa
 BAND, FREE, LIMIT = "?", ".", "|"
 FORWARD, BACKWARD, IDLE = string.digits + string.ascii_lowercase, string.ascii_uppercase, "."
 """Signs of micro-batches 0, 1, ... in the picture, again from the first after the last."""
-MOST_STAGES, MOST_SERVERS, MOST_MICRO_BATCHES = 16, 8, 8
+MOST_STAGES, MOST_SERVERS, MOST_MICRO_BATCHES, MOST_REASONS = 16, 8, 8, 3
 
 
 def plan_text(plan: Plan, found: Estimate, changes: Iterable[str] = (), *, width: int) -> str:
@@ -41,6 +42,7 @@ def plan_text(plan: Plan, found: Estimate, changes: Iterable[str] = (), *, width
         device_lines(found),
         pipeline_lines(found, width),
         time_lines(found, width),
+        reason_lines(found),
         [*verdict_lines(found), *changes],
     ]
     return joined(parts, width)
@@ -230,6 +232,13 @@ def time_lines(found: Estimate, width: int) -> list[str]:
             f"  {found.tokens_per_s_per_device:,.0f} tokens/s on each device, "
             f"{found.tokens_per_s_per_device * found.work.mesh.size:,.0f} on all; MFU {found.mfu:.1%}, "
             f"bubble {found.bubble:.1%}"]  # fmt: skip
+
+
+def reason_lines(found: Estimate) -> list[str]:
+    """The largest reasons why it is not faster."""
+    largest = reasons(found.work, found.time)[:MOST_REASONS]
+    rows = [f"  {place}. {reason.share:.0%} {reason.name}. {reason.hint}" for place, reason in enumerate(largest, 1)]
+    return ["Why it is not faster", *rows] if rows else []
 
 
 def seconds_text(seconds: float) -> str:

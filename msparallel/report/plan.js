@@ -72,6 +72,7 @@ function show(at) {
   byId("tiles").replaceChildren(...one.tiles.map((tile) => make("div", {}, make("dt", {}, tile.label), make("dd", {}, tile.value, " ", make("small", {}, tile.detail)))));
   drawMemory(one.memory);
   drawTime(one.time);
+  byId("reasons").replaceChildren(...one.reasons.map((reason) => make("li", {}, reason)));
   drawPipeline(one.pipeline);
   drawAxes(one);
   if (data.plans.length > 1) choosePlan();

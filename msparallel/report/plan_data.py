@@ -16,6 +16,7 @@ from typing import Any
 from msparallel.cli.plan_search_text import more_text
 from msparallel.cli.plan_text import (
     GIB,
+    MOST_REASONS,
     PARTS,
     limit_text,
     seconds_text,
@@ -29,6 +30,7 @@ from msparallel.mesh import AXES
 from msparallel.plan import Plan
 from msparallel.planner.estimate import Estimate, StageMemory
 from msparallel.planner.placement import placement
+from msparallel.planner.reasons import reasons
 from msparallel.planner.search import Search
 from msparallel.planner.search_changes import Change
 from msparallel.planner.search_overrides import overrides_of
@@ -92,6 +94,7 @@ def _plan(name: str, found: Estimate, typed: str) -> dict[str, Any]:
         "time": [{"name": term, "seconds": seconds, "text": seconds_text(seconds),
                   "share_text": f"{seconds / found.time.step_s:.1%}"}
                  for term, seconds in time_terms(found) if seconds > 0],
+        "reasons": [f"{one.share:.0%} {one.name}. {one.hint}" for one in reasons(work, found.time)[:MOST_REASONS]],
         "pipeline": _pipeline(found),
         "mesh": dict(zip(AXES, work.mesh.shape, strict=True)),
         "per_node": work.devices_per_node,

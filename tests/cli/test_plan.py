@@ -49,6 +49,8 @@ def test_json_has_the_agreed_fields_and_terms_add_up() -> None:
     tokens = 64 * 4096 / found["step_time_s"] / 64
     assert found["tokens_per_s_per_device"] == pytest.approx(tokens)
     assert found["candidates"] == found["rejected"] == []
+    lost = [reason["seconds"] for reason in found["reasons"]]
+    assert lost == sorted(lost, reverse=True) and 0 < lost[0] < found["step_time_s"]
     assert [(axis["name"], axis["crosses"]) for axis in found["placement"]] == [
         ("tp", False), ("dp", True), ("pp", True)]  # fmt: skip
 
@@ -88,6 +90,8 @@ def test_text_shows_stages_devices_pipeline_time_and_verdict() -> None:
     bars = [line for line in text.splitlines() if "wwg" in line or "wwwg" in line]
     assert len(bars) == 4 and all(line.rstrip().endswith("|") for line in bars)
     assert text.rstrip().splitlines()[-1].startswith("Fits: stage ")
+    assert [line[:5] for line in text.splitlines() if line.startswith("  1. ") or line.startswith("  3. ")] == [
+        "  1. ", "  3. "]  # fmt: skip
     assert "an estimate" in text and "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 100
 

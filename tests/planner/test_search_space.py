@@ -1,4 +1,4 @@
-"""The space of a search against the recipe's rules: what it calls legal passes them all, what it refuses they refuse."""
+"""The space of a search against the recipe's rules: what it calls legal passes all, what it refuses breaks one."""
 
 from __future__ import annotations
 
