@@ -15,7 +15,7 @@ from msparallel.mesh import Mesh
 from msparallel.model.shape import ModelShape
 from msparallel.planner.case_cells import CannotUse, Row
 from msparallel.planner.families import Family
-from msparallel.planner.stack import MINDFORMERS, Stack, megatron, torchtitan
+from msparallel.planner.stack import MINDFORMERS, MINDFORMERS_HALF, Stack, megatron, torchtitan
 from msparallel.planner.workload import ShardLevel, Workload
 
 MOST_DEVICES, MOST_LAYERS = 131_072, 10_000
@@ -31,7 +31,7 @@ def workload_of_row(row: Row, family: Family) -> Workload:
     dtype = dtypes[written]
     mesh = _mesh(row)
     fused = _overlaps_tensor(row)
-    stack = _stack(source, flags, dtype, fused=fused, tp=mesh.tp)
+    stack = _stack(source, flags, dtype, notes=row.text("notes", ""), fused=fused, tp=mesh.tp)
     shape = _shape(row, family, stack)
     experts_on = row.count("ep", 1)
     if shape.num_heads % mesh.tp:
@@ -81,16 +81,18 @@ def workload_of_row(row: Row, family: Family) -> Workload:
 
 
 def _overlaps_tensor(row: Row) -> bool:
-    """MindSpeed fuses messages into products (mc2, coc), and so does torchtitan (async TP)."""
+    """MindSpeed fuses messages into products (mc2, coc), and so does torchtitan (async TP); MindFormers cuts a
+    micro-batch in two, so that the messages of one half go while the other is computed (fine_grain_interleave: 2)."""
     fused = {"use-mc2", "use-ascend-coc", "use-ascend-mc2"} & set(row.flags)
-    return bool(fused) or "asynctp" in row.text("notes", "").lower().replace(" ", "")
+    notes = row.text("notes", "").lower().replace(" ", "")
+    return bool(fused) or "asynctp" in notes or "fine_grain_interleave=2" in notes
 
 
-def _stack(source: str, flags: dict[str, str], dtype: Dtype, *, fused: bool, tp: int) -> Stack:
+def _stack(source: str, flags: dict[str, str], dtype: Dtype, *, notes: str, fused: bool, tp: int) -> Stack:
     if "torchtitan" in source:
         return torchtitan(keeps_gathered=not fused, cut_vocabulary=tp > 1)
     if "mindformers" in source or "mindspore-ai" in source:
-        return MINDFORMERS
+        return MINDFORMERS_HALF if re.search(r"param_init=b?float16", notes) else MINDFORMERS
     if "simumax" in source:
         return megatron(dtype, transformer_engine=True)
     # From 26.0 on nothing of MindSpeed-LLM reads o2-gradient; its branches 2.0 to 2.3 do.

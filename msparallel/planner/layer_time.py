@@ -17,7 +17,7 @@ every matrix; e bytes a number. Forward:
   many (Dao et al., FlashAttention, 2022).
 - bytes: norms read and write Z h, residuals read two and write one, rotary positions and transposes read and write
   heads, the activation reads what it multiplies. Backward a gradient more is read for each input.
-- each micro-batch adds its gradients to their sum: the sum is read and written.
+- each micro-batch of several adds its gradients to their sum: the sum is read and written.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ class Cut:
     context_parallel_algo: str
     attention: str
     overlap_tensor: bool
+    accumulates: bool
 
     @property
     def tokens(self) -> int:
@@ -123,6 +124,7 @@ def cut_of(work: Workload) -> Cut:
         work.shape, work.stack, work.dtype, work.micro_batch_size, work.seq_length,
         mesh.dp if work.expert_parallel > 1 else 1, mesh.cp, mesh.tp, work.expert_parallel,
         work.sequence_parallel, work.vocab_parallel, work.context_parallel_algo, work.attention, work.overlap_tensor,
+        work.micro_batch_num > 1 or mesh.pp > 1,
     )  # fmt: skip
 
 
@@ -301,8 +303,8 @@ class _Layer:
         return self.weights() * (wide + self.item) if wide > self.item else 0.0
 
     def sum_bytes(self) -> float:
-        """Gradients of a micro-batch are added to their sum."""
-        return self.weights() * 2 * self.cut.stack.gradient_bytes
+        """Gradients of a micro-batch are added to their sum, where there is one."""
+        return self.weights() * 2 * self.cut.stack.gradient_bytes * self.cut.accumulates
 
     # Messages
 

@@ -166,7 +166,7 @@ def end_passes(speed: Speed, cut: Cut) -> Ends:
     passes = cut.stack.memory_passes
     stream, rows = cut.stream_tokens * h, shape.padded_vocab_size
     local = rows / cut.tp if cut.vocab_parallel else float(rows)
-    table_bytes = 2 * cut.stack.gradient_bytes * local * h
+    table_bytes = 2 * cut.stack.gradient_bytes * local * h * cut.accumulates
     wide = max(cut.stack.weight_bytes, item)
 
     looked_up_s = speed.moved((wide + item) * stream) + 2 * launch_s

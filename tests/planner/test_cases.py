@@ -16,7 +16,7 @@ from msparallel.hardware import load_hardware
 from msparallel.planner.cases import COLUMNS, Case, read_cases
 from msparallel.planner.evaluate import evaluate
 from msparallel.planner.families import family_of
-from msparallel.planner.stack import MINDFORMERS, torchtitan
+from msparallel.planner.stack import MINDFORMERS, MINDFORMERS_HALF, torchtitan
 
 pytestmark = pytest.mark.pure
 
@@ -176,6 +176,9 @@ def test_rates_become_seconds_of_a_step(tmp_path: Path) -> None:
 def test_stacks_follow_source_and_flags(tmp_path: Path) -> None:
     simple = {"pp": "1", "vpp": "1", "dp": "4", "recompute": "none", "value_by_rank": ""}
     assert read_one(tmp_path, **simple, source="mindformers HEAD").work.stack is MINDFORMERS
+    notes = "yaml: fine_grain_interleave=2 param_init=bfloat16"
+    halves = read_one(tmp_path, **simple, source="mindformers HEAD", notes=notes).work
+    assert halves.overlap_tensor and halves.stack is MINDFORMERS_HALF
     titan = read_one(tmp_path, **simple, source="pytorch/torchtitan x", zero="3(FSDP2)").work
     assert titan.stack == torchtitan() and titan.optimizer_shard == "level3" and titan.sequence_parallel
     fused = read_one(tmp_path, **simple, source="pytorch/torchtitan x", zero="3(FSDP2)", notes="2D + Async TP").work
