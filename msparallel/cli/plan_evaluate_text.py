@@ -44,7 +44,13 @@ def _figures(found: Evaluation) -> list[tuple[str, ...]]:
 
 def _cells(figure: Figures) -> tuple[str, ...]:
     shares = figure.median_abs_err, figure.mean_abs_err, figure.p90_abs_err, figure.optimistic_beyond_2pct
-    return str(figure.n), *("-" if share is None else f"{100 * share:.1f} %" for share in shares)
+    return str(figure.n), *map(_share, shares)
+
+
+def _share(share: float | None) -> str:
+    if share is None:
+        return "-"
+    return f"{100 * share:.2f} %" if 0 < share < 0.01 else f"{100 * share:.1f} %"
 
 
 def _state_lines(found: Evaluation) -> list[str]:
@@ -56,6 +62,9 @@ def _state_lines(found: Evaluation) -> list[str]:
     ]
     if near["plain"]["n"]:
         lines.append("  plain: without options that change what is kept (reuse-fp32-param, o2, swap, noop layers)")
+    band = found.peaks_in_band
+    if band["n"]:
+        lines.append(f"Peaks that the high end of the band covers: {band['not_above_high']} of {band['n']}")
     if bounds["n"]:
         lines.append(
             f"Lower bounds (peaks logged before the optimizer had state): {bounds['n']}, "

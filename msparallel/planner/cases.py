@@ -51,6 +51,13 @@ PROFILES = {"b200-sxm": "b200"}
 _COUNTS_HALF_OF_ATTENTION = re.compile(r"MindSpeed-LLM branch (2\.[1-9]|26|master)")
 """Built on Megatron-LM core 0.12 and later, whose counter leaves out what a causal mask hides."""
 
+_FEATURES = {
+    **dict.fromkeys(("lora", "qlora"), "low-rank adapters (LoRA)"),
+    **dict.fromkeys(("dpo", "ppo", "orm", "grpo", "rm", "distill"), "a second model beside the trained one"),
+    **dict.fromkeys(("swap-optimizer", "swap_optimizer", "offload"), "state that is kept on the host"),
+}
+"""Word of a model's name, or flag -> what the planner has no formulas for."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -155,8 +162,9 @@ def _case(line: int, row: Row) -> Case:
         load_hardware(str(name))
     except KeyError:
         name = None
-    if family.unknown:
-        raise CannotUse(f"feature: {family.unknown}")
+    unknown = family.unknown or _unknown_feature(row)
+    if unknown:
+        raise CannotUse(f"feature: {unknown}")
     if metric == "step_time" and "fp8" in row.text("dtype", ""):
         raise CannotUse("feature: matrix products in 8 bits (fp8)")
     if metric == "step_time" and name is None:
@@ -177,6 +185,12 @@ def _case(line: int, row: Row) -> Case:
         hardware=name,
         work=work,
     )
+
+
+def _unknown_feature(row: Row) -> str:
+    """What a run's name or flags say it did beside training all weights on its devices; empty if nothing."""
+    words = {*re.split(r"[^a-z0-9]+", row.text("model").lower()), *row.flags}
+    return next((feature for word, feature in _FEATURES.items() if word in words), "")
 
 
 def _metric(row: Row) -> tuple[Metric, str]:

@@ -44,6 +44,7 @@ class Row:
     Attributes:
         stages: (measured, estimate) of each pipeline stage, where the table has them.
         error: of the worst stage.
+        high: the end of the band that `fits` asks for, of a peak.
     """
 
     case: Case
@@ -51,6 +52,7 @@ class Row:
     estimate: float
     stages: tuple[tuple[float, float], ...]
     error: float
+    high: float | None = None
 
     @property
     def counts(self) -> bool:
@@ -71,6 +73,7 @@ class Row:
             "estimate": self.estimate,
             "unit": "s" if case.metric == "step_time" else "GiB",
             "error": self.error,
+            "high": self.high,
             "stages": [{"measured": measured, "estimate": estimate} for measured, estimate in self.stages],
             "lower_bound": case.lower_bound,
             "dense": case.is_dense,
@@ -136,6 +139,12 @@ class Evaluation:
         return {"n": len(rows), "below_beyond_2pct": sum(row.error < -TOLERANCE for row in rows)}
 
     @property
+    def peaks_in_band(self) -> dict[str, int]:
+        """Rows of peak memory, and those that the high end of the band covers: for them `fits` told the truth."""
+        rows = [row for row in self.rows if row.case.metric == "peak_memory" and row.counts and row.high is not None]
+        return {"n": len(rows), "not_above_high": sum(row.measured <= (row.high or 0) for row in rows)}
+
+    @property
     def outliers(self) -> list[Row]:
         """Rows of model state beyond 3 %, and all others beyond 10 %."""
         return [
@@ -151,6 +160,7 @@ class Evaluation:
             "metrics": {metric: asdict(self.figures(metric)) for metric in METRICS},
             "model_state_within_3pct": self.state_near,
             "lower_bounds": self.lower_bounds,
+            "peaks_in_band": self.peaks_in_band,
             "by_source": _plain(self.groups(source_name)),
             "by_hardware": _plain(self.groups(lambda case: case.hardware or "unknown")),
             "by_half": _plain(self.groups(lambda case: half_of(case.family))),
@@ -204,16 +214,18 @@ def _row(case: Case) -> Row:
         assert case.hardware is not None, "rows of time have a profile"
         measured, estimate = case.measured_s, step_time(case.work, load_hardware(case.hardware)).step_s
         return Row(case=case, measured=measured, estimate=estimate, stages=(), error=estimate / measured - 1)
+    high = None
     if case.metric == "model_state":
         estimates = [held / GIB for held in static_bytes(case.work)]
     else:
-        hardware = load_hardware(case.hardware or "atlas_900_a2")
-        estimates = [stage.total_bytes / GIB for stage in stage_memories(case.work, hardware)]
+        memory = stage_memories(case.work, load_hardware(case.hardware or "atlas_900_a2"))
+        estimates = [stage.total_bytes / GIB for stage in memory]
+        high = max(stage.high_bytes for stage in memory) / GIB
     stages = tuple(zip(case.value_by_stage, estimates, strict=True)) if case.value_by_stage else ()
     pairs = stages or ((case.value, max(estimates)),)
     errors = [estimate / measured - 1 for measured, estimate in pairs]
     worst = min(errors) if case.lower_bound else max(errors, key=abs)
-    return Row(case=case, measured=case.value, estimate=max(estimates), stages=stages, error=worst)
+    return Row(case=case, measured=case.value, estimate=max(estimates), stages=stages, error=worst, high=high)
 
 
 def _plain(groups: dict[str, dict[str, Figures]]) -> dict[str, Any]:

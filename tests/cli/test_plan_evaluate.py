@@ -32,7 +32,7 @@ def test_text_has_figures_outliers_and_reasons(table: str) -> None:
     lines = done.output.splitlines()
     assert lines[:2] == [table, "8 of 10 rows estimated, 2 skipped"]
     (state,) = [line for line in lines if line.startswith("  model state ") and line.split()[2] == "8"][:1]
-    assert state.split()[:5] == ["model", "state", "8", "0.0", "%"]
+    assert state.split()[:3] == ["model", "state", "8"] and float(state.split()[3]) < 0.1
     assert "Model state within 3 %: 6 of 7 dense rows" in lines
     outliers = next(place for place, line in enumerate(lines) if line.startswith("Outliers: model state beyond 3 %"))
     assert lines[outliers + 2].split()[:2] == ["11", "llama2_tp1_pp8_patch_gloo_ptd"]

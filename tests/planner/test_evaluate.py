@@ -24,6 +24,7 @@ def test_peaks_are_what_runs_report(changes: dict[str, str], value: str, tmp_pat
     found = evaluate(written(tmp_path / "c.csv", {**LLAMA, **B200, **changes, "value": value}))
     assert not found.skipped
     assert abs(found.rows[0].error) < 0.01
+    assert found.peaks_in_band == {"n": 1, "not_above_high": 1} and (found.rows[0].high or 0) > found.rows[0].estimate
 
 
 def test_figures_over_known_errors() -> None:
