@@ -1,7 +1,7 @@
 """Documentation that can be wrong is run: commands, their quoted output, links, tables, recipe headers.
 
-Quoted output of `ls`, `cp`, `schema`, `show`, `validate`, `import` and `export` (also in pipes) must be what the
-command prints now; a line `...` stands for any number of lines. `run` is not started: its recipe, overrides and options
+Quoted output of `ls`, `cp`, `schema`, `show`, `validate`, `plan`, `plan-evaluate`, `import` and `export` (also in
+pipes) must be what the command prints now; a line `...` stands for any number of lines. `run` is not started: its recipe, overrides and options
 are resolved; what it writes under output/ is quoted as it was seen.
 After a change that is meant: MSPARALLEL_WRITE_DOCS=1 python -m pytest tests/test_docs.py, then read the diff.
 """
@@ -9,6 +9,7 @@ After a change that is meant: MSPARALLEL_WRITE_DOCS=1 python -m pytest tests/tes
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import io
 import os
@@ -37,7 +38,7 @@ REPO = Path(__file__).resolve().parents[1]
 PAGES = sorted([*REPO.glob("README*.md"), *(REPO / "docs").glob("*.md")])
 PAIRS = [(page, page.with_name(f"{page.name[:-3]}.zh-CN.md")) for page in PAGES if not page.name.endswith(".zh-CN.md")]
 WRITE = bool(os.environ.get("MSPARALLEL_WRITE_DOCS"))
-EXECUTED = ("ls", "cp", "schema", "show", "validate", "import", "export")
+EXECUTED = ("ls", "cp", "schema", "show", "validate", "plan", "plan-evaluate", "import", "export")
 SHELL = ("diff", "sed", "cat", "head", "tail", "grep", "echo")
 """Programs that a quoted command may use beside msparallel; they run for real, in a folder of their own."""
 CODE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.M | re.S)
@@ -126,7 +127,8 @@ class Shell:
     def __init__(self, folder: Path):
         self.folder, self.code, self.count = folder, 0, 0
         (folder / "recipes").symlink_to(REPO / "recipes")
-        (folder / "launch").symlink_to(REPO / "launch")
+        for part in ("launch", "docs"):
+            (folder / part).symlink_to(REPO / part)
 
     def run(self, command: str) -> str | None:
         """What the command prints; None for one that is only checked."""
@@ -135,8 +137,9 @@ class Shell:
         verb = verb_of(command)
         printed = verb in EXECUTED or "--print-command" in command
         if printed and not re.search(r"[|<>]", command):
+            words = [str(path) for word in shlex.split(command)[1:] for path in self._glob(word)]
             with _chdir(self.folder):
-                self.code, _, told = call([str(path) for word in shlex.split(command)[1:] for path in self._glob(word)])
+                self.code, _, told = called(tuple(words)) if verb == "plan" else call(words)
             return told
         if verb is not None and not printed:
             with _chdir(self.folder):
@@ -188,6 +191,34 @@ def _chdir(folder: Path):
         os.chdir(before)
 
 
+@functools.cache
+def called(arguments: tuple[str, ...]) -> tuple[int, str, str]:
+    """`call` of what reads no file that a page makes; pages in two languages show the same."""
+    return call(list(arguments))
+
+
+def refreshed(shown: list[str], printed: str) -> list[str]:
+    """Printed lines where a page shows older ones: what stands behind a `...` begins at the next line of the same words,
+    whatever its numbers; all of it where there is none."""
+
+    def words(line: str) -> str:
+        return re.sub(r"[\W\d_]+", " ", line).strip()
+
+    lines, found, place = printed.rstrip("\n").split("\n"), [], 0
+    for number, line in enumerate(shown):
+        if line.strip() == "...":
+            found.append(line)
+            continue
+        if number and shown[number - 1].strip() == "...":
+            alike = [at for at in range(place, len(lines)) if words(lines[at]) == words(line)]
+            if not alike:
+                return lines
+            place = alike[0]
+        found += lines[place : place + 1]
+        place += 1
+    return found
+
+
 def as_pattern(lines: list[str]) -> str:
     """Quoted output as a regular expression: `...` is any number of lines."""
     return "".join(r"(.*\n)*?" if line.strip() == "..." else re.escape(line.rstrip()) + r"[ ]*\n" for line in lines)
@@ -198,7 +229,8 @@ def test_there_are_pages():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_commands_do_what_the_page_shows(page, tmp_path):
+def test_commands_do_what_the_page_shows(page, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     shell, wrong = Shell(tmp_path), []
     for item in quoted(page):
         printed = shell.run(item.command)
@@ -214,7 +246,8 @@ def test_commands_do_what_the_page_shows(page, tmp_path):
             start = text.index(f"$ {item.command}")
             begin = text.index("\n", start) + 1
             end = min(at for mark in ("\n$ ", "\n```") if (at := text.find(mark, begin - 1)) >= 0) + 1
-            text = text[:begin] + re.sub(r"[ ]+$", "", printed, flags=re.M) + text[end:]
+            now = "\n".join(refreshed(item.output, printed)) + "\n"
+            text = text[:begin] + re.sub(r"[ ]+$", "", now, flags=re.M) + text[end:]
         page.write_text(text, encoding="utf-8")
     elif wrong:
         item, printed = wrong[0]
