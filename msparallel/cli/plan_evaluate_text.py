@@ -65,6 +65,9 @@ def _state_lines(found: Evaluation) -> list[str]:
     band = found.peaks_in_band
     if band["n"]:
         lines.append(f"Peaks that the high end of the band covers: {band['not_above_high']} of {band['n']}")
+    ran = found.runs_that_fit
+    if ran["n"]:
+        lines.append(f"Runs that took place (rows of time) and are said to fit: {ran['said_to_fit']} of {ran['n']}")
     if bounds["n"]:
         lines.append(
             f"Lower bounds (peaks logged before the optimizer had state): {bounds['n']}, "

@@ -15,7 +15,7 @@ of a number. Megatron's fused blocks, with RMSNorm, SwiGLU, fused attention and 
 
 plus statistics in float32; with h = q = k and f = 4 h that is Korthikanti et al.'s (arXiv:2205.05198) 34 s b h, without
 dropout and with GELU. Their 5 a s^2 b of plain attention, dropout and its mask included, is here too. Blocks of this
-project keep more: norms read float32, and gate and its activation are two tensors (`docs/13_plan.md`).
+project keep more: norms read float32, and gate and its activation are two tensors.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from typing import Any
 from msparallel.errors import UserError
 from msparallel.hardware import load_hardware
 from msparallel.planner.cases import METRICS, Case, Metric, Skipped, read_cases
+from msparallel.planner.estimate import limit_bytes
 from msparallel.planner.families import fitted_half
 from msparallel.planner.memory import stage_memories, static_bytes
 from msparallel.planner.step_time import step_time
@@ -45,6 +46,7 @@ class Row:
         stages: (measured, estimate) of each pipeline stage, where the table has them.
         error: of the worst stage.
         high: the end of the band that `fits` asks for, of a peak.
+        fits: what the planner says of a run that took place, on hardware that is known.
     """
 
     case: Case
@@ -53,6 +55,7 @@ class Row:
     stages: tuple[tuple[float, float], ...]
     error: float
     high: float | None = None
+    fits: bool | None = None
 
     @property
     def counts(self) -> bool:
@@ -74,6 +77,7 @@ class Row:
             "unit": "s" if case.metric == "step_time" else "GiB",
             "error": self.error,
             "high": self.high,
+            "fits": self.fits,
             "stages": [{"measured": measured, "estimate": estimate} for measured, estimate in self.stages],
             "lower_bound": case.lower_bound,
             "dense": case.is_dense,
@@ -145,6 +149,12 @@ class Evaluation:
         return {"n": len(rows), "not_above_high": sum(row.measured <= (row.high or 0) for row in rows)}
 
     @property
+    def runs_that_fit(self) -> dict[str, int]:
+        """Rows of time, whose runs had room, and those that the planner says fit."""
+        rows = [row for row in self.rows if row.fits is not None]
+        return {"n": len(rows), "said_to_fit": sum(bool(row.fits) for row in rows)}
+
+    @property
     def outliers(self) -> list[Row]:
         """Rows of model state beyond 3 %, and all others beyond 10 %."""
         return [
@@ -161,6 +171,7 @@ class Evaluation:
             "model_state_within_3pct": self.state_near,
             "lower_bounds": self.lower_bounds,
             "peaks_in_band": self.peaks_in_band,
+            "runs_that_fit": self.runs_that_fit,
             "by_source": _plain(self.groups(source_name)),
             "by_hardware": _plain(self.groups(lambda case: case.hardware or "unknown")),
             "by_half": _plain(self.groups(lambda case: half_of(case.family))),
@@ -212,8 +223,10 @@ def source_name(case: Case) -> str:
 def _row(case: Case) -> Row:
     if case.metric == "step_time":
         assert case.hardware is not None, "rows of time have a profile"
-        measured, estimate = case.measured_s, step_time(case.work, load_hardware(case.hardware)).step_s
-        return Row(case=case, measured=measured, estimate=estimate, stages=(), error=estimate / measured - 1)
+        hardware = load_hardware(case.hardware)
+        measured, estimate = case.measured_s, step_time(case.work, hardware).step_s
+        fits = max(stage.high_bytes for stage in stage_memories(case.work, hardware)) <= limit_bytes(hardware)
+        return Row(case=case, measured=measured, estimate=estimate, stages=(), error=estimate / measured - 1, fits=fits)
     high = None
     if case.metric == "model_state":
         estimates = [held / GIB for held in static_bytes(case.work)]

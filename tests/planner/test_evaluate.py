@@ -74,7 +74,10 @@ def test_json_has_the_agreed_fields(tmp_path: Path) -> None:
 
 def test_step_time_rows_become_seconds(tmp_path: Path) -> None:
     row = {**LLAMA, "component": "", "value_by_rank": "", "measured_metric": "tokens_per_s_per_device", "value": "1600"}
-    found = evaluate(written(tmp_path / "c.csv", row)).rows[0]
+    large = {**row, "micro_batch": "8", "recompute": "none"}
+    both = evaluate(written(tmp_path / "c.csv", row, large))
+    assert both.runs_that_fit == {"n": 2, "said_to_fit": 1}
+    found = both.rows[0]
     assert found.measured == pytest.approx(32 * 4096 / 8 / 1600) and found.estimate > 0
     assert found.error == pytest.approx(found.estimate / found.measured - 1)
 
