@@ -9,9 +9,10 @@ It is complete over the space without asking everything of everything:
 1. A rule that refuses a mesh refuses all its settings (`search_space.refusal`).
 2. Memory grows with the size of a micro-batch, all else equal: what a stage keeps of a replica's sequences grows. So
    bisection finds the sizes that fit. A step of one micro-batch keeps no sums of gradients and is asked by itself.
-3. Recomputing more never makes a step faster: of levels that fit and differ in nothing else, the lowest is timed.
-   What fits with less recomputed is counted as fitting with more.
-4. The others are timed in the order of a lower bound (`floor_s`). Once the bound of the next is above the last place,
+3. What fits is taken to fit with one setting more frugal too: more recomputed, tokens cut over tp, a stronger shard.
+   Each candidate's own memory is asked before it counts.
+4. Recomputing more never makes a step faster: of levels that fit and differ in nothing else, the lowest is timed.
+5. The others are timed in the order of a lower bound (`floor_s`). Once the bound of the next is above the last place,
    all that follow are.
 
 >>> found = search(work, load_hardware("atlas_900_a2"), Space(devices=64, devices_per_node=8, global_batch_size=64))
@@ -118,12 +119,13 @@ def search(
             refusals[refused] += 1
             continue
         family = families.setdefault((mesh.pp, mesh.tp), Family())
+        known: dict[tuple[object, ...], set[int]] = {}
         for levels in strategies(work, space, mesh):
-            fitting: list[int] = []
             for chosen, sizes in levels:
-                before = fitting
+                before, less = _known(known, chosen, space)
                 fitting, found = _fitting(chosen, space, sizes, before, hardware)
-                works += [with_batch(chosen, space, size) for size in fitting if size not in before]
+                known[_place(chosen, space)] = set(fitting)
+                works += [with_batch(chosen, space, size) for size in fitting if size not in less]
                 family.add(found)
                 for key in ("recompute", "optimizer_shard", "sequence_parallel"):
                     settings.setdefault((key, getattr(chosen, key)), Family()).add(found)
@@ -143,22 +145,40 @@ def search(
     )
 
 
+def _place(work: Workload, space: Space) -> tuple[object, ...]:
+    """Where a strategy stands among those of its mesh; the last three numbers grow as it needs less memory."""
+    frugal = (
+        space.optimizer_shard.index(work.optimizer_shard) if work.optimizer_shard in space.optimizer_shard else 0,
+        int(work.sequence_parallel),
+        space.recompute.index(work.recompute),
+    )
+    return (work.stage_layers, work.expert_parallel, work.context_parallel_algo, *frugal)
+
+
+def _known(known: dict[tuple[object, ...], set[int]], work: Workload, space: Space) -> tuple[set[int], set[int]]:
+    """Micro-batches that fit with one setting less frugal, and those of them with less recomputed."""
+    *layout, shard, tokens_cut, recompute = _place(work, space)
+    neighbours = [(shard - 1, tokens_cut, recompute), (shard, tokens_cut - 1, recompute),
+                  (shard, tokens_cut, recompute - 1)]  # fmt: skip
+    found = [known.get((*layout, *neighbour), set()) for neighbour in neighbours]
+    return found[0] | found[1] | found[2], found[2]
+
+
 def _fitting(
-    work: Workload, space: Space, sizes: list[int], known: list[int], hardware: Hardware
+    work: Workload, space: Space, sizes: list[int], known: set[int], hardware: Hardware
 ) -> tuple[list[int], Family]:
-    """Sizes of the micro-batch with which a strategy fits; those of `known` do."""
+    """Sizes of the micro-batch with which a strategy fits; those of `known` are taken to."""
     family, limit = Family(legal=len(sizes)), limit_bytes(hardware)
 
     def fits(size: int) -> bool:
-        tried = with_batch(work, space, size)
-        stage = max(stage_memories(tried, hardware), key=lambda stage: stage.high_bytes)
-        family.see(Need(work=tried, stage=stage))
-        return stage.high_bytes <= limit
+        need = _need(with_batch(work, space, size), hardware)
+        family.see(need)
+        return need.stage.high_bytes <= limit
 
     whole = space.global_batch_size // work.mesh.dp  # one micro-batch a step
     summed = [size for size in sizes if size < whole or work.mesh.pp > 1]
-    low = sum(size in known for size in summed)  # the first `low` fit, those from `high` on do not
-    high, probe = len(summed), low
+    low = max((place for place, size in enumerate(summed, 1) if size in known), default=0)
+    high, probe = len(summed), low  # the first `low` fit, those from `high` on do not
     while low < high:
         if fits(summed[probe]):
             low = probe + 1
@@ -171,6 +191,10 @@ def _fitting(
     return found, family
 
 
+def _need(work: Workload, hardware: Hardware) -> Need:
+    return Need(work=work, stage=max(stage_memories(work, hardware), key=lambda stage: stage.high_bytes))
+
+
 def _fastest(works: Iterable[Workload], hardware: Hardware, top: int) -> tuple[tuple[Estimate, ...], int]:
     """The best setting of each of the best meshes, and how many were timed."""
     best: dict[tuple[object, ...], tuple[float, Workload]] = {}
@@ -181,7 +205,8 @@ def _fastest(works: Iterable[Workload], hardware: Hardware, top: int) -> tuple[t
         step = step_time(work, hardware).step_s
         timed += 1
         key = (*work.mesh.shape, work.expert_parallel)
-        if step < best.get(key, (float("inf"),))[0]:
+        better = step < best.get(key, (float("inf"),))[0]
+        if better and _need(work, hardware).stage.high_bytes <= limit_bytes(hardware):
             best[key] = (step, work)
             if len(best) >= top:
                 last_place = sorted(step for step, _ in best.values())[top - 1]

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from msparallel.hardware import Hardware
 from msparallel.mesh import Mesh
@@ -181,8 +181,8 @@ def strategies(work: Workload, space: Space, mesh: Mesh) -> Iterator[list[tuple[
             for tokens_cut in (False, True):
                 sizes = [b for b in batches if tokens_cut in sequence_parallel(work, space, mesh, b)]
                 if sizes:
-                    chosen = replace(base, optimizer_shard=shard, sequence_parallel=tokens_cut)
-                    yield [(replace(chosen, recompute=recompute), sizes) for recompute in space.recompute]
+                    chosen = _changed(base, optimizer_shard=shard, sequence_parallel=tokens_cut)
+                    yield [(_changed(chosen, recompute=recompute), sizes) for recompute in space.recompute]
 
 
 def _laid_out(work: Workload, space: Space, layout: Layout) -> Workload:
@@ -204,7 +204,14 @@ def _laid_out(work: Workload, space: Space, layout: Layout) -> Workload:
 
 def with_batch(work: Workload, space: Space, size: int) -> Workload:
     """The space's batch in micro-batches of a size."""
-    return replace(work, micro_batch_size=size, micro_batch_num=space.global_batch_size // work.mesh.dp // size)
+    return _changed(work, micro_batch_size=size, micro_batch_num=space.global_batch_size // work.mesh.dp // size)
+
+
+def _changed(work: Workload, **values: Any) -> Workload:
+    """As `dataclasses.replace`, in a tenth of its time: nothing of a Workload is worked out when it is made."""
+    other = object.__new__(Workload)
+    other.__dict__.update(work.__dict__, **values)
+    return other
 
 
 def layouts(work: Workload, space: Space, mesh: Mesh) -> Iterator[Layout]:
