@@ -12,7 +12,7 @@ from msparallel.simulate.cost import DeviceCost, Product, attention_flops, moved
 pytestmark = pytest.mark.pure
 A2, A3, A1 = (load_hardware(name) for name in ("atlas_900_a2", "atlas_900_a3", "atlas_800_a1"))
 MIB, GIB = 2**20, 2**30
-HCCS_MOST = 104e9
+HCCS_MOST = 102e9
 """Bytes a second that all wires of a 910B together carry, by its profile."""
 
 
