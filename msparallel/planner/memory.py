@@ -95,6 +95,8 @@ class _Step:
         layers, groups, again = work.layers_of_stage(stage), groups_in_flight(work, stage), self.recomputed(stage)
         kept = again * self.kept_less + (layers - again) * self.kept_whole
         activations = groups * (kept / work.virtual_stages + self.tables)
+        if stage == work.mesh.pp - 1 and work.mesh.pp > 1 and work.schedule == "gpipe":
+            activations += (work.micro_batch_num - 1) * self.waiting_loss()
         other = self.kept_buffers(stage) + self.weights_at_work(stage, groups, state)
         peak = self.backward + (self.replay() if again else 0)
         if stage == work.mesh.pp - 1:
@@ -160,8 +162,9 @@ class _Step:
         item = HALF_BYTES if casts or work.optimizer_shard == "none" else 4
         if work.optimizer_shard != "none":
             # Gathered once a step, and in 16 bits if products are; the table of the embedding in float32.
-            once = layer if work.optimizer_shard == "level3" else layers * layer
-            return once * item + self.table_numbers * (item * last + 4 * first)
+            if work.optimizer_shard == "level3":
+                return (layer + self.table_numbers * last) * item
+            return layers * layer * item + self.table_numbers * (item * last + 4 * first)
         if not casts:
             return 0
         once = 0 if work.recompute == "full" else groups / work.virtual_stages * layers * layer
@@ -195,17 +198,22 @@ class _Step:
         norm = self.hidden * (4 / self.item if self.stack.norms_in_float32 else 1)
         return self.logit_numbers * self.stack.loss_bytes + norm + self.gathered
 
+    def waiting_loss(self) -> float:
+        """What the loss of a micro-batch keeps while others go forward: probabilities, its labels' places (in our
+        blocks), what the last norm reads and writes."""
+        kept = 4 * (2 if self.stack.norms_in_float32 else 1)
+        return self.logit_numbers * kept + self.loss() - self.logit_numbers * self.stack.loss_bytes
+
     def head_backward(self) -> float:
         """Gradients of logits, of the head and of what it reads."""
         hidden = self.gathered * (2 if self.work.sequence_parallel else 1)
         return (self.logit_numbers + self.table_numbers) * self.item + hidden
 
     def update(self, stage: int, state: State) -> float:
-        """MindSpore's engine copies all gradients, and squares them for their norm, at once, but for the embedding of a
-        pipeline, which comes last; others make one float32 copy of the largest parameter."""
+        """MindSpore's engine copies all gradients, and squares them for their norm, at once, but for the embedding,
+        which comes last; others make one float32 copy of the largest parameter."""
         if self.stack.sharing == "mindspore":
-            first = stage == 0 and self.work.mesh.pp > 1
-            return 2 * state.weights_bytes - (first_table_bytes(self.work) if first else 0)
+            return 2 * state.weights_bytes - (first_table_bytes(self.work) if stage == 0 else 0)
         return 4 * max(self.matrices.largest, self.table_numbers)
 
 
