@@ -114,7 +114,7 @@ MINDFORMERS = Stack(
     gradient_bytes=4,
     optimizer_bytes=8,
     transfers_wait=False,
-    memory_passes=2.5,
+    memory_passes=2.4,
     kernels=80,
     sharing="mindspore",
     casts_weights=True,
@@ -142,7 +142,7 @@ def megatron(
 
     Args:
         transformer_engine: NVIDIA's layers, with fused accumulation of gradients; otherwise the older ones.
-        mindspeed: PyTorch on Ascend, whose operators between products move 2.6 times the bytes of fused ones: fitted,
+        mindspeed: PyTorch on Ascend, whose operators between products move 2.65 times the bytes of fused ones: fitted,
             see `tests/benchmarks/fit_speeds.py`.
         reuse_fp32_param, half_optimizer, half_gradients: MindSpeed's reuse-fp32-param, o2-optimizer, o2-gradient.
     """
@@ -153,7 +153,7 @@ def megatron(
         weight_bytes=2,
         gradient_bytes=gradients - 2 * half_gradients,
         optimizer_bytes=optimizer - 2 * reuse_fp32_param - 4 * half_optimizer,
-        memory_passes=2.6 if mindspeed else 1.0,
+        memory_passes=2.65 if mindspeed else 1.0,
         keeps_stage_inputs=True,
         gathers_into_buffer=not transformer_engine,
         dummy_gradients=transformer_engine,

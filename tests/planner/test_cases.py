@@ -181,7 +181,7 @@ def test_stacks_follow_source_and_flags(tmp_path: Path) -> None:
     assert read_one(tmp_path, **simple, source="mindformers HEAD").work.stack is MINDFORMERS
     notes = "yaml: fine_grain_interleave=2 param_init=bfloat16"
     halves = read_one(tmp_path, **simple, source="mindformers HEAD", notes=notes).work
-    assert halves.overlap_tensor and halves.stack is MINDFORMERS_HALF
+    assert not halves.overlap_tensor and halves.stack is MINDFORMERS_HALF
     titan = read_one(tmp_path, **simple, source="pytorch/torchtitan x", zero="3(FSDP2)").work
     assert titan.stack == torchtitan() and titan.optimizer_shard == "level3" and titan.sequence_parallel
     fused = read_one(tmp_path, **simple, source="pytorch/torchtitan x", zero="3(FSDP2)", notes="2D + Async TP").work

@@ -93,7 +93,6 @@ def test_twice_the_devices_train_llama2_70b_twice_as_fast():
         recompute="selective",
         recomputed_layers=(8, 4, 4, 1, 1, 1, 1, 1),
         optimizer_shard="level1",
-        overlap_tensor=True,
     )
     few = tokens_per_s(work, "atlas_900_a2")
     many = tokens_per_s(replace(work, mesh=Mesh(pp=8, dp=2, tp=4)), "atlas_900_a2")
