@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +11,7 @@ import click
 from msparallel.errors import UserError, printable
 
 if TYPE_CHECKING:
+    from msparallel.hardware import Hardware
     from msparallel.plan import Plan
     from msparallel.planner.estimate import Estimate
     from msparallel.planner.search import Search
@@ -30,7 +32,7 @@ Examples:
 @click.option("--devices", type=click.IntRange(min=1), help="Search for so many devices; whole nodes, or part of one.")
 @click.option("--global-batch", type=click.IntRange(min=1), help="Search with this batch instead of the recipe's.")
 @click.option("--top", type=click.IntRange(1, 100), default=5, show_default=True, help="Strategies to show.")
-@click.option("--hardware", metavar="NAME", help="Another machine than the recipe's.")
+@click.option("--hardware", metavar="NAME|FILE.yaml", help="Another machine than the recipe's.")
 @click.option("--report", metavar="FILE.html", help="Also write a page to look at, one self-contained HTML file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(
@@ -49,21 +51,22 @@ def command(
     from msparallel.report.page import PLAN, check_target, write_page
 
     plan, width = _plan(recipe_name, overrides, hardware), terminal_width()
+    searching = searches or devices is not None or global_batch is not None
     if plan.recipe.train is None:
-        raise UserError(
-            f"{plan.recipe.path}: this recipe serves and does not train; the memory of serving is not planned yet. "
-            "`msparallel show` prints what it comes to."
-        )
+        if searching or report is not None:
+            raise click.UsageError("--search, --devices, --global-batch and --report plan training; this serves.")
+        click.echo(_serving(plan, width, as_json=as_json))
+        return
     if report is not None:
         check_target(report, PLAN)
     as_it_is = estimate(workload_of(plan), plan.hardware)
     document = plan_json.plan_document(plan, as_it_is)
     found: Search | None = None
     changes: list[Change] = []
-    if searches or devices is not None or global_batch is not None:
+    if searching:
         found, changes = _search(plan, devices, global_batch, top)
         document |= plan_json.search_document(plan, found, changes)
-        text = plan_search_text.search_text(plan, as_it_is, found, changes, width=width)
+        text = plan_search_text.search_text(plan, as_it_is, found, changes, hardware=hardware, width=width)
     elif as_it_is.fits:
         text = plan_text.plan_text(plan, as_it_is, width=width)
     else:
@@ -71,6 +74,13 @@ def command(
         document |= plan_json.mending_document(settings, changes)
         lines = plan_search_text.mending_lines(plan, settings, changes)
         text = plan_text.plan_text(plan, as_it_is, lines, width=width)
+    if plan.recipe.serve is not None:
+        from msparallel.cli.plan_serving_text import serving_document, serving_sections
+        from msparallel.planner.serving import serving_memory
+
+        served = serving_memory(plan)
+        document["serving"] = serving_document(served)
+        text += "\n\n" + plan_text.joined(serving_sections(served, width), width)
     click.echo(json.dumps(document, indent=2) if as_json else text)
     if report is not None:
         from msparallel.report.plan_data import plan_data
@@ -79,27 +89,57 @@ def command(
         click.echo(f"\nReport: {printable(report)}", err=as_json)
 
 
+def _serving(plan: Plan, width: int, *, as_json: bool) -> str:
+    """The answer for a recipe that only serves."""
+    from msparallel.cli.plan_json import head_document
+    from msparallel.cli.plan_serving_text import serving_document, serving_text
+    from msparallel.planner.serving import serving_memory
+
+    found = serving_memory(plan)
+    if not as_json:
+        return serving_text(plan, found, width=width)
+    document = {**head_document(plan), "fits": found.fits, "serving": serving_document(found), "stages": [],
+                "candidates": [], "rejected": []}  # fmt: skip
+    return json.dumps(document, indent=2)
+
+
 def _plan(name: str, overrides: tuple[str, ...], hardware: str | None) -> Plan:
     """The recipe's plan, on another machine where one is asked for."""
     from dataclasses import replace
 
-    from msparallel.hardware import hardware_names, load_hardware
+    from msparallel.hardware import hardware_names
     from msparallel.plan import resolve
     from msparallel.recipe.load import load_recipe
 
     if hardware is None or hardware in hardware_names():
         typed = () if hardware is None else (f"cluster.hardware={hardware}",)
         return resolve(load_recipe(name, (*overrides, *typed)))
-    try:
-        machine = load_hardware(hardware)  # one that no recipe can name, for comparison
-    except KeyError:
-        known = ", ".join(hardware_names())
-        raise UserError(f"--hardware {hardware}: there is no such profile. Profiles are {known}.") from None
-    plan = resolve(load_recipe(name, overrides))
+    machine, plan = _machine(hardware), resolve(load_recipe(name, overrides))
+    train = plan.recipe.train
+    if train is not None and train.dtype not in machine.dtypes:
+        raise UserError(f"--hardware {hardware}: it multiplies in {', '.join(machine.dtypes)}, not in {train.dtype}.")
     per_node = min(plan.devices_per_node, machine.devices_per_node)
     if plan.world_size % per_node:
         raise UserError(f"--hardware {hardware}: {plan.world_size} devices are no whole nodes of {per_node}.")
     return replace(plan, hardware=machine, devices_per_node=per_node, nodes=plan.world_size // per_node)
+
+
+def _machine(hardware: str) -> Hardware:
+    """A profile that no recipe can name: one for comparison, or a file."""
+    from msparallel.hardware import hardware_names, load_hardware, read_hardware
+
+    if hardware.endswith((".yaml", ".yml")):
+        try:
+            return read_hardware(Path(hardware))
+        except ValueError as problem:
+            raise UserError(str(problem)) from None
+        except OSError as problem:
+            raise UserError(f"--hardware {hardware}: cannot be read: {problem.strerror}.") from None
+    try:
+        return load_hardware(hardware)
+    except KeyError:
+        known = ", ".join(hardware_names())
+        raise UserError(f"--hardware {hardware}: there is no such profile. Profiles are {known}.") from None
 
 
 def _search(plan: Plan, devices: int | None, global_batch: int | None, top: int) -> tuple[Search, list[Change]]:

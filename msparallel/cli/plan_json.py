@@ -19,7 +19,7 @@ from msparallel.planner.placement import placement
 from msparallel.planner.reasons import reasons
 from msparallel.planner.search import Search
 from msparallel.planner.search_changes import Change
-from msparallel.planner.search_overrides import overrides_of
+from msparallel.planner.search_overrides import typed_overrides
 from msparallel.planner.search_rejected import Rejection, rejections
 from msparallel.recipe.override import format_override
 
@@ -27,18 +27,25 @@ GIB = 2**30
 TERMS = ("weights", "gradients", "optimizer", "activations", "other", "total", "low", "high")
 
 
-def plan_document(plan: Plan, found: Estimate) -> dict[str, Any]:
-    """Of a recipe as it is."""
-    work, time = found.work, found.time
+def head_document(plan: Plan) -> dict[str, Any]:
+    """What was asked about."""
     return {
         "name": plan.recipe.name,
         "path": plan.recipe.path,
         "overrides": list(plan.recipe.overrides),
         "notes": list(plan.recipe.notes),
-        "hardware": found.hardware.name,
+        "hardware": plan.hardware.name,
+        "mesh": dict(zip(AXES, plan.mesh.shape, strict=True)),
+        "world_size": plan.mesh.size,
+    }
+
+
+def plan_document(plan: Plan, found: Estimate) -> dict[str, Any]:
+    """Of a recipe as it is."""
+    work, time = found.work, found.time
+    return {
+        **head_document(plan),
         "limit_gib": found.limit_bytes / GIB,
-        "mesh": _mesh(found),
-        "world_size": work.mesh.size,
         "fits": found.fits,
         "stages": [stage_document(stage) for stage in found.memory],
         "step_time_s": time.step_s,
@@ -103,7 +110,6 @@ def _mesh(found: Estimate) -> dict[str, int]:
 def candidate_document(plan: Plan, found: Estimate) -> dict[str, Any]:
     """A strategy in the recipe's words, and what it costs."""
     work, mesh = found.work, found.work.mesh
-    typed = [format_override(key, value) for key, value in overrides_of(plan, work).items()]
     return {
         "data_parallel": mesh.dp,
         "model_parallel": mesh.tp,
@@ -127,7 +133,7 @@ def candidate_document(plan: Plan, found: Estimate) -> dict[str, Any]:
         "total_gib": max(stage.total_bytes for stage in found.memory) / GIB,
         "high_gib": max(stage.high_bytes for stage in found.memory) / GIB,
         "placement": _placement(found),
-        "overrides": typed,
+        "overrides": typed_overrides(plan, work),
     }
 
 

@@ -3,13 +3,15 @@
 In: a Plan, the Estimate of its recipe as it is, a Search. Out: text: how large the space is, the best strategies and
 what each costs against the first, what to type, what was rejected and what would let it in.
 
->>> print(search_text(plan, as_it_is, found, changes=[], width=100))
+>>> print(search_text(plan, as_it_is, found, changes=[], hardware=None, width=100))
 """
 
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from msparallel.cli.columns import table
@@ -19,20 +21,28 @@ from msparallel.planner.estimate import Estimate
 from msparallel.planner.placement import placement
 from msparallel.planner.search import Search
 from msparallel.planner.search_changes import Change
-from msparallel.planner.search_overrides import overrides_of
+from msparallel.planner.search_overrides import overrides_of, typed_overrides
 from msparallel.planner.search_rejected import Rejection, rejections
+from msparallel.recipe.library import shipped_recipes
 from msparallel.recipe.override import format_override
 
 MOST_FAMILIES, MOST_REFUSALS = 8, 8
 
 
-def search_text(plan: Plan, as_it_is: Estimate, found: Search, changes: Sequence[Change], *, width: int) -> str:
-    """The whole answer. `changes` tells what would help where nothing fits."""
+def search_text(
+    plan: Plan, as_it_is: Estimate, found: Search, changes: Sequence[Change], *, hardware: str | None, width: int
+) -> str:
+    """The whole answer.
+
+    Args:
+        changes: what would help where nothing fits.
+        hardware: as it was typed, None where the recipe's is taken.
+    """
     rejected = rejections(found)
     sections = [[" ".join([plan.recipe.path, *plan.recipe.overrides])], _counts(found)]
     if found.candidates:
         sections += [_ranking(found, width), _trade_offs(found), _where(found), _rejected(rejected)]
-        sections.append([*_as_it_is(as_it_is, found), *_to_type(plan, found)])
+        sections.append([*_as_it_is(as_it_is, found), *_to_type(plan, found, hardware)])
     else:
         sections += [_rejected(rejected), _nothing(found, changes)]
     return joined(sections, width)
@@ -137,12 +147,21 @@ def _as_it_is(as_it_is: Estimate, found: Search) -> list[str]:
     return [f"{told}, {as_it_is.time.step_s / best.time.step_s - 1:.1%} slower than the first."]
 
 
-def _to_type(plan: Plan, found: Search) -> list[str]:
-    changes = overrides_of(plan, found.candidates[0].work)
-    if not changes:
+def _to_type(plan: Plan, found: Search, hardware: str | None) -> list[str]:
+    work = found.candidates[0].work
+    if not overrides_of(plan, work):
         return ["The recipe is the first already."]
-    typed = " ".join(format_override(key, value) for key, value in changes.items())
-    return ["To look at the first closely:", f"  msparallel plan {plan.recipe.name} {typed}"]
+    words = [called(plan), *typed_overrides(plan, work)]
+    if hardware is not None and plan.hardware.name != plan.recipe.cluster.hardware:
+        words.append(f"--hardware {shlex.quote(hardware)}")
+    return ["To look at the first closely:", f"  msparallel plan {' '.join(words)}"]
+
+
+def called(plan: Plan) -> str:
+    """The recipe as it is typed: a shipped one by its name, another by its path."""
+    recipe = plan.recipe
+    shipped = shipped_recipes().get(recipe.name)
+    return recipe.name if shipped and shipped.resolve() == Path(recipe.path).resolve() else shlex.quote(recipe.path)
 
 
 def _nothing(found: Search, changes: Sequence[Change]) -> list[str]:

@@ -15,7 +15,7 @@ from msparallel.plan import Plan
 from msparallel.planner.search_space import Space, engine_cuts
 from msparallel.planner.workload import Workload
 from msparallel.recipe import derive
-from msparallel.recipe.override import with_values
+from msparallel.recipe.override import format_override, with_values
 
 DEFAULTS = {
     "parallel.optimizer_shard": "level1",  # what `true` means
@@ -87,9 +87,14 @@ def overrides_of(plan: Plan, work: Workload) -> dict[str, Any]:
     machines = (mesh.size // work.devices_per_node, work.devices_per_node)
     if derive.nodes_and_devices(with_values(recipe, changes)) != machines:
         changes |= {"cluster.nodes": machines[0], "cluster.devices_per_node": machines[1]}
-    if plan.hardware.name != recipe.cluster.hardware:
-        changes["cluster.hardware"] = plan.hardware.name
     return changes
+
+
+def typed_overrides(plan: Plan, work: Workload) -> list[str]:
+    """What to type after the recipe's name: the overrides that stand already, and those that the strategy needs."""
+    changes = overrides_of(plan, work)
+    kept = [text for text in plan.recipe.overrides if text.partition("=")[0].strip() not in changes]
+    return [*kept, *(format_override(key, value) for key, value in changes.items())]
 
 
 def _same(key: str, stated: Any, wanted: Any) -> bool:

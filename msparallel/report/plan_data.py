@@ -33,9 +33,8 @@ from msparallel.planner.placement import placement
 from msparallel.planner.reasons import reasons
 from msparallel.planner.search import Search
 from msparallel.planner.search_changes import Change
-from msparallel.planner.search_overrides import overrides_of
+from msparallel.planner.search_overrides import typed_overrides
 from msparallel.planner.search_rejected import Rejection, rejections
-from msparallel.recipe.override import format_override
 
 AXIS_NAMES = {"pp": "pipeline stages", "dp": "data parallel", "cp": "context parallel", "tp": "model parallel"}
 
@@ -54,8 +53,7 @@ def plan_data(
     plans = [_plan("the recipe", as_it_is, "")]
     if found is not None:
         for place, one in enumerate(found.candidates, 1):
-            typed = " ".join(format_override(key, value) for key, value in overrides_of(plan, one.work).items())
-            plans.append(_plan(f"{place}", one, typed))
+            plans.append(_plan(f"{place}", one, " ".join(typed_overrides(plan, one.work))))
     return {
         "title": printable(plan.recipe.path),
         "overrides": printable(" ".join(plan.recipe.overrides)),

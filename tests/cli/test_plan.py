@@ -134,6 +134,60 @@ def test_other_hardware() -> None:
     assert "cluster.hardware=atlas_900_a2" in found["overrides"]
 
 
+def test_a_recipe_that_serves_is_told_its_memory_and_what_would_still_fit() -> None:
+    found = document("qwen3_8b_serve_tp2")
+    serving = found["serving"]
+    assert found["fits"] is serving["fits"] is True and found["stages"] == []
+    assert serving["token_cache_bytes"] == 2 * 36 * 4 * 128 * 2  # of 8 heads a device has 4
+    assert serving["cache_gib"] * 2**30 == serving["batch"] * serving["length"] * serving["token_cache_bytes"]
+    assert serving["largest_batch"] > serving["batch"] and serving["longest_context"] > serving["length"]
+    text = run("qwen3_8b_serve_tp2", COLUMNS="80").stdout
+    assert f"up to {serving['longest_context']:,} tokens each." in text and "wwk" in text
+    assert text.rstrip().splitlines()[-1].startswith("Fits: a device needs") and max(map(len, text.splitlines())) <= 80
+    over = document("qwen3_8b_serve_tp1", f"serve.max_concurrency={2 * serving['largest_batch']}")
+    assert over["fits"] is False
+
+
+def test_a_recipe_that_trains_and_serves_is_told_both() -> None:
+    words = ("qwen3_8b_dp2_tp4", "serve.weights=random", "serve.max_length=8192")
+    found = document(*words)
+    assert len(found["stages"]) == 1 and found["serving"]["length"] == 8192
+    assert "Memory of a device that serves" in run(*words).stdout
+
+
+def test_what_was_typed_stays_in_what_a_candidate_says_to_type() -> None:
+    words = ("llama2_7b_dp2_tp2_pp2", "train.seq_length=2048", "parallel.recompute=full")
+    found = document(*words, "--search", "--top", "2")
+    for one in found["candidates"]:
+        assert "train.seq_length=2048" in one["overrides"]
+        again = document(words[0], *one["overrides"])
+        assert again["step_time_s"] == pytest.approx(one["step_time_s"])
+    last = " ".join(run(*words, "--search").stdout.rpartition("msparallel plan ")[2].split()).split()
+    assert last[0] == words[0]
+    assert document(*last)["step_time_s"] == pytest.approx(found["candidates"][0]["step_time_s"])
+
+
+def test_a_profile_of_ones_own(tmp_path: Path) -> None:
+    own = tmp_path / "mine.yaml"
+    text = (ROOT / "msparallel/hardware/profiles/atlas_800t_a2.yaml").read_text(encoding="utf-8")
+    own.write_text(text.replace("bandwidth_gb_s: 25.0", "bandwidth_gb_s: 50.0"), encoding="utf-8")
+    words = ("llama2_13b_dp4_tp4_pp2", "--hardware", str(own))
+    assert document(*words)["step_time_s"] < document(words[0])["step_time_s"]
+    assert f"--hardware {own}" in " ".join(run(*words, "--search").stdout.split())
+    own.write_text(text.replace("memory_gib: 64.0", "memory_gib: 64000000000"), encoding="utf-8")
+    done = run(*words)
+    line = 1 + text[: text.index("memory_gib")].count("\n")
+    assert done.returncode == 2 and f"mine.yaml:{line}  memory_gib" in done.stderr and "GiB" in done.stderr
+    own.write_text("\n".join(row for row in text.splitlines() if "tile:" not in row), encoding="utf-8")
+    done = run(*words)
+    assert done.returncode == 2 and "matrix.tile: is missing" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["quickstart", "gpt_tiny_dp2_cpu", "moe_tiny_cpu", "gpt2_124m_auto_load"])
+def test_small_recipes_are_searched_too(name: str) -> None:
+    assert document(name, "--search")["candidates"]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -143,6 +197,8 @@ def test_other_hardware() -> None:
         (("llama2_70b_dp2_tp8_pp4", "--hardware", "atlas_900_a4"), "there is no such profile"),
         (("llama2_70b_dp2_tp8_pp4", "parallel.model_parallel=16"), "key and value heads"),
         (("llama2_70b_dp2_tp8_pp5",), "no shipped recipe"),
+        (("qwen3_8b_serve_tp1", "--search"), "plan training"),
+        (("llama2_70b_dp2_tp8_pp4", "--hardware", "nowhere.yaml"), "cannot be read: No such file"),
     ],
 )
 def test_bad_input_is_told_without_a_traceback(words: tuple[str, ...], told: str) -> None:
