@@ -64,6 +64,15 @@ def test_the_formula_of_a_pipeline_against_a_walk_of_its_tasks(stage_layers, cou
     assert formula == pytest.approx(walked, rel=0.07 if count < 16 else 0.025)
 
 
+@pytest.mark.parametrize("stage_layers", [(4,) * 8, (2,) * 16, (3, 4, 4, 4, 4, 4, 4, 5)])
+@pytest.mark.parametrize("count", [4, 8, 64])
+def test_the_formula_of_interleaved_groups_against_a_walk_of_their_tasks(stage_layers, count):
+    one = work(stage_layers=stage_layers, micro_batch_num=count)
+    time = step_time(one, A2)
+    walked = max(task.end_s for task in pipeline_tasks(one, A2, count))
+    assert time.compute_s + time.recompute_s + time.bubble_s == pytest.approx(walked, rel=0.015)
+
+
 def test_equal_stages_wait_as_published():
     """(p - 1) / (v m) of the work; embedding and head left out, they are not alike."""
     shape = replace(PRESETS["llama2_7b"], vocab_size=16)
