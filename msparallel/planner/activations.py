@@ -132,7 +132,10 @@ def _attention(sizes: Sizes) -> tuple[Kept, ...]:
     found.append(Kept("attention result", tokens * query * item))
     if not stack.fused_matrices and sizes.attention == "flash":
         found.append(Kept("attention result by heads", tokens * query * item, "core"))
-    return (*found, *_norm(sizes, "residual", "feed-forward input"), *_statistics(sizes, stream))
+    reads, writes = _norm(sizes, "residual", "feed-forward input")
+    # Our router keeps a float32 copy of it, and what experts are sent is looked up again.
+    kept = (reads,) if shape.num_experts and stack.norms_in_float32 else (reads, writes)
+    return (*found, *kept, *_statistics(sizes, stream))
 
 
 def _norm_item(sizes: Sizes) -> int:
@@ -175,7 +178,6 @@ def _experts(sizes: Sizes) -> tuple[Kept, ...]:
         Kept("rows of experts", rows * h * item),
         Kept("gates and ups of experts", gates * rows * width * item),
         Kept("products of experts", rows * width * item),
-        Kept("results of experts", rows * h * item),
     )
 
 

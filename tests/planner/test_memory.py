@@ -142,15 +142,17 @@ def test_recomputing_fewer_layers_lies_between_none_and_all(work: Workload) -> N
         ("llama2_7b_dp2_tp2_pp2", [], [19.55, 12.55]),
         ("qwen3_8b_dp2_tp4", ["model.num_layers=3"], [8.462]),
         ("qwen3_8b_cp4_tp2", ["model.num_layers=3"], [13.554]),
-        ("qwen3_30b_a3b_dp8_pp2_ep8", ["model.num_layers=4"], [None, 12.630]),
+        ("qwen3_30b_a3b_dp8_pp2_ep8", ["model.num_layers=4"], [2.929, 12.630]),
+        ("qwen3_30b_a3b_dp8_pp2_ep8", [*_NONE, "model.num_layers=4"], [5.367, 14.371]),
+        ("qwen3_30b_a3b_dp8_pp2_ep8", [*_NONE, "model.num_layers=4", "model.expert_capacity_factor=0"],
+         [27.124, 23.437]),
     ],
 )  # fmt: skip
-def test_live_memory_is_what_dry_runs_saw(recipe: str, overrides: list[str], seen_gib: list[float | None]) -> None:
+def test_live_memory_is_what_dry_runs_saw(recipe: str, overrides: list[str], seen_gib: list[float]) -> None:
     """Seen with `msparallel dryrun`, MindSpore 2.9.0, 30 November 2026: alive beside the state, at the peak."""
     plan = resolve(load_recipe(recipe, overrides))
     for stage, seen in zip(stage_memories(workload_of(plan), plan.hardware), seen_gib, strict=True):
-        if seen is not None:
-            assert (stage.activations_bytes + stage.other_bytes) / GIB == pytest.approx(seen, rel=0.035)
+        assert (stage.activations_bytes + stage.other_bytes) / GIB == pytest.approx(seen, rel=0.04)
 
 
 def test_layer_with_dummy_gradients_and_exchanged_heads() -> None:

@@ -32,7 +32,7 @@ FURTHER = [
 
 
 def check(words: list[str]) -> None:
-    """State to the byte; what is alive beside it, at the peak of the stage that has most, within 3.5 %, and of every
+    """State to the byte; what is alive beside it, at the peak of the stage that has most, within 4 %, and of every
     other stage within 8 %."""
     plan = resolve(load_recipe(words[0], words[1:]))
     job = recipe_job(plan, "full")
@@ -44,7 +44,7 @@ def check(words: list[str]) -> None:
         assert stage.gradients_bytes == engine.gradients_bytes
         live = stage.activations_bytes + stage.other_bytes
         apart[engine.peak.bytes] = abs(live / engine.peak.bytes - 1)
-    assert apart[max(apart)] < 0.035 and max(apart.values()) < 0.08, apart
+    assert apart[max(apart)] < 0.04 and max(apart.values()) < 0.08, apart
 
 
 @pytest.mark.parametrize("words", SAMPLE, ids=" ".join)
