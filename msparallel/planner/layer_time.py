@@ -22,17 +22,24 @@ every matrix; e bytes a number. Forward:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
 from msparallel.hardware import Dtype, Hardware
 from msparallel.hardware.speed import Product, Speed
-from msparallel.model.shape import ModelShape
-from msparallel.planner.stack import Stack
+from msparallel.planner.cut import (
+    ITEM_BYTES,
+    Cut,
+    cut_of,
+    expert_rows,
+    expert_share,
+    experts_numbers,
+    part,
+    sent_rows,
+)
 from msparallel.planner.workload import Workload
 
-ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 ATTENTION_BACKWARD = 2.5
 """Five products for two: Dao et al., FlashAttention, 2022."""
 SCORES_FORWARD, SCORES_BACKWARD = 4, 6
@@ -84,48 +91,6 @@ class LayerTime(NamedTuple):
     forward: Pass
     backward: Pass
     again: Pass
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """All that the time of a layer depends on."""
-
-    shape: ModelShape
-    stack: Stack
-    dtype: Dtype
-    batch: int
-    seq: int
-    dp: int
-    cp: int
-    tp: int
-    ep: int
-    sequence_parallel: bool
-    vocab_parallel: bool
-    context_parallel_algo: str
-    attention: str
-    overlap_tensor: bool
-    accumulates: bool
-
-    @property
-    def tokens(self) -> int:
-        """Of a micro-batch on a rank, before sequence parallel cuts them."""
-        return self.batch * self.seq // self.cp
-
-    @property
-    def stream_tokens(self) -> int:
-        """Of them those that norms and residuals of this rank see."""
-        return self.tokens // self.tp if self.sequence_parallel else self.tokens
-
-
-def cut_of(work: Workload) -> Cut:
-    """The part of a workload that a layer's time depends on."""
-    mesh = work.mesh
-    return Cut(
-        work.shape, work.stack, work.dtype, work.micro_batch_size, work.seq_length,
-        mesh.dp if work.expert_parallel > 1 else 1, mesh.cp, mesh.tp, work.expert_parallel,
-        work.sequence_parallel, work.vocab_parallel, work.context_parallel_algo, work.attention, work.overlap_tensor,
-        work.micro_batch_num > 1 or mesh.pp > 1,
-    )  # fmt: skip
 
 
 def layer_time(work: Workload, hardware: Hardware) -> LayerTime:
@@ -206,12 +171,12 @@ class _Layer:
         heads, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
         into = [heads, keys, keys]
         found = []
-        found += [(tokens, h, _part(n, t)) for n in ([sum(into)] if cut.stack.fused_matrices else into)]
-        found.append((tokens, _part(heads, t), h))
+        found += [(tokens, h, part(n, t)) for n in ([sum(into)] if cut.stack.fused_matrices else into)]
+        found.append((tokens, part(heads, t), h))
         if not shape.num_experts:
             wide = [shape.ffn_size] * (2 if shape.activation == "swiglu" else 1)
-            found += [(tokens, h, _part(n, t)) for n in ([sum(wide)] if cut.stack.fused_matrices else wide)]
-            found.append((tokens, _part(shape.ffn_size, t), h))
+            found += [(tokens, h, part(n, t)) for n in ([sum(wide)] if cut.stack.fused_matrices else wide)]
+            found.append((tokens, part(shape.ffn_size, t), h))
         return found
 
     def products(self, matrices: list[tuple[int, int, int]], *, gradients: bool = False) -> tuple[float, float]:
@@ -233,7 +198,7 @@ class _Layer:
     def attention(self, times: float) -> tuple[float, float, float]:
         """Seconds of the kernel, seconds of memory beside it, operations; `times` those of the forward pass."""
         cut, shape = self.cut, self.cut.shape
-        heads = _part(shape.num_heads, cut.tp)
+        heads = part(shape.num_heads, cut.tp)
         scores = float(cut.tokens) * cut.seq * heads
         if cut.attention == "plain":
             rows, count = cut.tokens // cut.batch, cut.batch * heads
@@ -270,7 +235,7 @@ class _Layer:
     def head_numbers(self) -> float:
         """Of queries, keys and values together on this rank."""
         shape = self.cut.shape
-        return self.cut.tokens * _part(shape.num_heads + 2 * shape.num_kv_heads, self.cut.tp) * shape.head_dim
+        return self.cut.tokens * part(shape.num_heads + 2 * shape.num_kv_heads, self.cut.tp) * shape.head_dim
 
     def forward_bytes(self) -> float:
         cut, shape = self.cut, self.cut.shape
@@ -287,7 +252,7 @@ class _Layer:
         return self.passed(12 * stream + heads + wide) + self.sum_bytes()
 
     def ffn_numbers(self) -> float:
-        return self.cut.tokens * _part(self.cut.shape.ffn_size, self.cut.tp)
+        return self.cut.tokens * part(self.cut.shape.ffn_size, self.cut.tp)
 
     def weights(self) -> float:
         """Numbers in the matrices of this rank's part of a layer."""
@@ -328,8 +293,8 @@ class _Layer:
         cut, shape = self.cut, self.cut.shape
         if cut.cp == 1:
             return 0.0
-        heads = self.item * cut.tokens * _part(shape.num_heads, cut.tp) * shape.head_dim
-        keys = self.item * cut.tokens * _part(shape.num_kv_heads, cut.tp) * shape.head_dim
+        heads = self.item * cut.tokens * part(shape.num_heads, cut.tp) * shape.head_dim
+        keys = self.item * cut.tokens * part(shape.num_kv_heads, cut.tp) * shape.head_dim
         if cut.context_parallel_algo == "ulysses":
             return 2 * (
                 self.speed.seconds("AlltoAll", cut.cp, cut.tp, heads)
@@ -350,7 +315,7 @@ class _Layer:
         held = expert_share(cut)
         choices = expert_rows(shape, cut)
         rows = -(-choices // held.count)
-        width = _part(shape.expert_ffn_size, held.width_cut)
+        width = part(shape.expert_ffn_size, held.width_cut)
         wide = [2 * width] if cut.stack.fused_matrices else [width, width]
         matrices = [(rows, shape.hidden_size, n) for n in wide] + [(rows, width, shape.hidden_size)]
         if times == 2:
@@ -366,58 +331,4 @@ class _Layer:
         if held.exchange > 1:
             size = self.item * sent_rows(shape, cut) * shape.hidden_size
             ep_s = 2 * self.speed.seconds("AlltoAll", held.exchange, cut.tp * cut.cp, size)
-        return Pass(products_s, 0.0, self.moved(bytes_), 0.0, 0.0, ep_s, flops + 2.0 * times * _size(router))
-
-
-class Held(NamedTuple):
-    """Experts on a rank, into how many parts tp cuts each, and ranks of dp that tokens are exchanged with."""
-
-    count: int
-    width_cut: int
-    exchange: int
-
-
-def expert_share(cut: Cut) -> Held:
-    """Experts lie on ranks of tp and cp first, then on those of dp (`model/expert_axes.py`); software that cuts the
-    width of each expert over tp as it does everything else has them on ranks of dp only."""
-    count = max(cut.shape.num_experts // cut.ep, 1)
-    if cut.stack.experts_cut_by_tp:
-        return Held(count, cut.tp, cut.ep)
-    inner = cut.cp * cut.tp
-    return Held(count, 1, max(cut.ep // inner, 1))
-
-
-def expert_rows(shape: ModelShape, cut: Cut) -> int:
-    """Rows that the experts of a rank compute for a micro-batch, taken to be spread evenly."""
-    rows = sent_rows(shape, cut)
-    return rows if cut.stack.experts_cut_by_tp else -(-rows // cut.tp)
-
-
-def sent_rows(shape: ModelShape, cut: Cut) -> int:
-    """Rows of a rank's tokens on their way to experts: those of all slots where experts have a capacity."""
-    if shape.expert_capacity_factor:
-        return round(cut.tokens * shape.experts_per_token * shape.expert_capacity_factor)
-    if cut.stack.dropless_pads:
-        return cut.tokens * shape.num_experts
-    return cut.tokens * shape.experts_per_token
-
-
-def experts_numbers(shape: ModelShape, cut: Cut) -> float:
-    """In the matrices of a rank's experts and in the router."""
-    held = expert_share(cut)
-    matrices = 3 if shape.activation == "swiglu" else 2
-    return (
-        matrices * float(held.count) * shape.hidden_size * _part(shape.expert_ffn_size, held.width_cut)
-        + shape.hidden_size * shape.num_experts
-    )
-
-
-def _part(length: int, pieces: int) -> int:
-    return -(-length // pieces)
-
-
-def _size(lengths: tuple[int, ...]) -> float:
-    found = 1.0
-    for length in lengths:
-        found *= length
-    return found
+        return Pass(products_s, 0.0, self.moved(bytes_), 0.0, 0.0, ep_s, flops + 2.0 * times * math.prod(router))

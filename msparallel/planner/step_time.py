@@ -25,18 +25,9 @@ from typing import NamedTuple
 from msparallel.hardware import Hardware
 from msparallel.hardware.speed import Product, Speed
 from msparallel.model.shape import ModelShape
+from msparallel.planner.cut import ITEM_BYTES, Cut, cut_of, experts_numbers
 from msparallel.planner.estimate import StepTime
-from msparallel.planner.layer_time import (
-    ITEM_BYTES,
-    LOGIT_BACKWARD,
-    LOGIT_FORWARD,
-    Cut,
-    Pass,
-    cut_of,
-    experts_numbers,
-    layer_passes,
-    speed_of,
-)
+from msparallel.planner.layer_time import LOGIT_BACKWARD, LOGIT_FORWARD, Pass, layer_passes, speed_of
 from msparallel.planner.workload import Workload
 
 

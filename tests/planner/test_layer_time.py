@@ -10,7 +10,8 @@ from msparallel.hardware import load_hardware
 from msparallel.hardware.speed import Product, Speed
 from msparallel.mesh import Mesh
 from msparallel.model.presets import PRESETS
-from msparallel.planner.layer_time import LOGIT_FORWARD, cut_of, expert_share, layer_time
+from msparallel.planner.cut import cut_of, expert_share
+from msparallel.planner.layer_time import LOGIT_FORWARD, layer_time
 from msparallel.planner.stack import MSPARALLEL, megatron
 from msparallel.planner.step_time import end_passes, model_flops
 from msparallel.planner.workload import Workload
