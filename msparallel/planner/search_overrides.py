@@ -84,6 +84,9 @@ def overrides_of(plan: Plan, work: Workload) -> dict[str, Any]:
     if not engine:
         wanted["parallel.strategy_save_file"] = None
     changes = {key: value for key, value in wanted.items() if not _same(key, recipe.value(key), value)}
+    if mesh.size == plan.mesh.size:  # what `auto` takes follows from the other degrees
+        automatic = [key for key in changes if recipe.value(key) == "auto"]
+        changes = {key: value for key, value in changes.items() if key not in automatic}
     machines = (mesh.size // work.devices_per_node, work.devices_per_node)
     if derive.nodes_and_devices(with_values(recipe, changes)) != machines:
         changes |= {"cluster.nodes": machines[0], "cluster.devices_per_node": machines[1]}

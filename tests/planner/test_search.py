@@ -193,6 +193,12 @@ def test_the_fewest_settings_that_make_a_recipe_fit():
     assert len(changes) == 1 and best.fits and best.work.mesh == work.mesh
 
 
+def test_a_degree_that_is_auto_stays_so_where_it_follows():
+    plan = planned("qwen3_8b_dp2_tp4", "parallel.recompute=none", "parallel.optimizer_shard=false")
+    found = other_settings(plan, workload_of(plan), space_of(plan))
+    assert found is not None and list(found[0]) == ["parallel.optimizer_shard"]
+
+
 PRODUCTION = [name for name in shipped_recipes() if "serve" not in name]
 
 
