@@ -168,6 +168,7 @@ def _case(line: int, row: Row) -> Case:
     if metric == "step_time" and "fp8" in row.text("dtype", ""):
         raise CannotUse("feature: matrix products in 8 bits (fp8)")
     if metric == "step_time" and name is None:
+        row.text("profile")
         raise CannotUse(f"hardware: {short(profile, 40)} has no profile")
     value = row.value()
     work = workload_of_row(row, family)

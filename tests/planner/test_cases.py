@@ -86,6 +86,7 @@ def test_layers_of_stages(tmp_path: Path) -> None:
         ({"model": "mamba2_2.7b"}, "feature: state-space or linear attention layers"),
         ({"measured_metric": "mfu", "dtype": "bf16+fp8"}, "feature: matrix products in 8 bits (fp8)"),
         ({"measured_metric": "mfu", "profile": "unknown-ascend"}, "hardware: unknown-ascend has no profile"),
+        ({"measured_metric": "mfu", "profile": ""}, "column profile: empty"),
         ({"measured_metric": "watts"}, "column measured_metric: 'watts'"),
         ({"component": "activations"}, "column component: 'activations'"),
         ({"layers": "many"}, "column layers: 'many' is no whole number"),
