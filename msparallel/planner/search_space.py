@@ -117,14 +117,16 @@ def refusal(work: Workload, space: Space, mesh: Mesh) -> Refusal | None:
         return Refusal(rule="replica_modes_are_data_parallel", key="devices", value=mesh.size,
                        reason=f"MindSpore's engine cuts no model over {mesh.size} devices here; only replicas run",
                        change="Ascend devices, 2, 4 or a multiple of 8")  # fmt: skip
+    common = math.gcd(heads, kv) if shape.num_experts else math.gcd(heads, kv, ffn)
     if heads % mesh.tp:
-        return _uncut("heads_over_model_parallel", "model_parallel", mesh.tp, "attention heads", heads)
+        return _uncut("heads_over_model_parallel", "model_parallel", mesh.tp, f"{heads} attention heads", common)
     if kv % mesh.tp:
-        return _uncut("kv_heads_over_model_parallel", "model_parallel", mesh.tp, "key and value heads", kv)
-    if not shape.num_experts and ffn % mesh.tp:
-        return _uncut("ffn_over_model_parallel", "model_parallel", mesh.tp, "feed-forward columns", ffn)
+        return _uncut("kv_heads_over_model_parallel", "model_parallel", mesh.tp, f"{kv} key and value heads", common)
+    if common % mesh.tp:
+        return _uncut("ffn_over_model_parallel", "model_parallel", mesh.tp, f"{ffn} feed-forward columns", common)
     if work.seq_length % mesh.cp:
-        return _uncut("sequence_over_context_parallel", "context_parallel", mesh.cp, "tokens", work.seq_length)
+        seq = work.seq_length
+        return _uncut("sequence_over_context_parallel", "context_parallel", mesh.cp, f"{seq} tokens", seq)
     if mesh.pp > shape.num_layers:
         return Refusal(rule="layers_over_stages", key="pipeline_stages", value=mesh.pp,
                        reason=f"{shape.num_layers} layers are fewer than {mesh.pp} stages",
@@ -152,10 +154,11 @@ def refusal(work: Workload, space: Space, mesh: Mesh) -> Refusal | None:
     return None
 
 
-def _uncut(rule: str, key: str, degree: int, what: str, number: int) -> Refusal:
-    largest = max(d for d in divisors(number, degree))
+def _uncut(rule: str, key: str, degree: int, what: str, common: int) -> Refusal:
+    """What a degree does not divide; the degrees that this model allows divide `common`."""
+    largest = max(divisors(common, degree))
     return Refusal(rule=rule, key=key, value=degree,
-                   reason=f"{number} {what} cannot be split over {degree} devices, at most over {largest}",
+                   reason=f"{what} cannot be split over {degree} devices, at most over {largest}",
                    change=f"{key} {largest}")  # fmt: skip
 
 
