@@ -157,6 +157,26 @@ def test_a_family_without_room_says_what_its_lightest_needs_and_the_change_works
             _setting(other, key) == value for key, value in wanted.items()))  # fmt: skip
 
 
+def test_more_devices_and_shorter_sequences_let_a_family_in():
+    plan = planned("llama2_7b_dp2_tp2_pp2", "train.seq_length=4096")
+    work, space = workload_of(plan), space_of(plan, devices=2)
+    found, seen = search(work, plan.hardware, space), set()
+    for one in rejections(found):
+        key = (one.settings.get("pipeline_stages"), one.settings.get("model_parallel"))
+        more = re.search(r"(\d+) devices \(data_parallel (\d+)(?:.*global batch of (\d+))?", one.change)
+        if more and None not in key:
+            seen.add("devices")
+            batch = int(more[3]) if more[3] else space.global_batch_size
+            wider = replace(space, devices=int(more[1]), devices_per_node=min(8, int(more[1])), global_batch_size=batch)
+            assert search(work, plan.hardware, wider).families[key].fitting, one
+        shorter = re.search(r"train.seq_length=(\d+)", one.change)
+        if shorter and None not in key:
+            seen.add("sequence")
+            short = replace(work, seq_length=int(shorter[1]))
+            assert search(short, plan.hardware, space).families[key].fitting, one
+    assert "devices" in seen
+
+
 def _setting(work: Workload, key: str) -> object:
     return {"pipeline_stages": work.mesh.pp, "model_parallel": work.mesh.tp, "recompute": work.recompute,
             "optimizer_shard": work.optimizer_shard, "sequence_parallel": work.sequence_parallel}[key]  # fmt: skip
