@@ -230,7 +230,7 @@ def over_tp(rows: str, *, vocabulary: bool = True) -> Uses:
     return found
 
 
-CONTEXT = ["qwen3_8b_cp4_tp2", *dense(context_parallel=N)[1:]]
+CONTEXT = ["qwen3_8b_cp4_tp2", *dense(context_parallel=N, optimizer_shard="false")[1:]]
 QK_NORMS = each("AllReduce", "gradient", [4 * D] * 2 * L)
 EXPERTS, CHOSEN, EXPERT_WIDTH, CAPACITY = 8, 2, 32, 12
 """Capacity: ceil(1.5 x 32 x 2 / 8)."""

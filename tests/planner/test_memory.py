@@ -23,7 +23,7 @@ GIB = 2**30
 ATLAS = load_hardware("atlas_800t_a2")
 STACKS = (MSPARALLEL, MINDFORMERS, torchtitan(), megatron("bfloat16"), megatron("bfloat16", transformer_engine=True))
 
-_NONE = ["parallel.recompute=none"]
+_NONE, _WHOLE = ["parallel.recompute=none"], "parallel.optimizer_shard=false"
 _GPIPE = ["model.num_layers=8", "parallel.virtual_stages=2", "parallel.pipeline_schedule=gpipe"]
 
 
@@ -132,16 +132,16 @@ def test_recomputing_fewer_layers_lies_between_none_and_all(work: Workload) -> N
         ("llama2_70b_dp2_tp8_pp4", [*_NONE, "model.num_layers=8", "parallel.stage_layers=[2,2,2,2]"],
          [3.071, 2.342, 1.736, 1.452]),
         ("qwen3_8b_dp2_tp4", [*_NONE, "model.num_layers=3", "parallel.optimizer_shard=level3"], [7.661]),
-        ("qwen3_8b_cp4_tp2", [*_NONE, "model.num_layers=3", "parallel.context_parallel_algo=all_gather",
+        ("qwen3_8b_cp4_tp2", [*_NONE, _WHOLE, "model.num_layers=3", "parallel.context_parallel_algo=all_gather",
                               "train.seq_length=8192"], [5.715]),
-        ("qwen3_8b_cp4_tp2", ["model.num_layers=3", "parallel.optimizer_shard=true"], [15.253]),
+        ("qwen3_8b_cp4_tp2", ["model.num_layers=3"], [15.253]),
         ("llama2_7b_dp8_zero1", ["model.num_layers=3"], [4.517]),
         ("gpt2_124m_dp8", [], [21.165]),
         ("qwen3_32b_tp4_pp4", ["model.num_layers=8"], [2.541, 1.817, 1.817, 3.358]),
         ("llama2_13b_dp4_tp4_pp2", ["model.num_layers=6"], [2.290, 1.997]),
         ("llama2_7b_dp2_tp2_pp2", [], [19.55, 12.55]),
         ("qwen3_8b_dp2_tp4", ["model.num_layers=3"], [8.462]),
-        ("qwen3_8b_cp4_tp2", ["model.num_layers=3"], [13.554]),
+        ("qwen3_8b_cp4_tp2", [_WHOLE, "model.num_layers=3"], [13.554]),
         ("qwen3_30b_a3b_dp8_pp2_ep8", ["model.num_layers=4"], [2.929, 12.630]),
         ("qwen3_30b_a3b_dp8_pp2_ep8", [*_NONE, "model.num_layers=4"], [5.367, 14.371]),
         ("qwen3_30b_a3b_dp8_pp2_ep8", [*_NONE, "model.num_layers=4", "model.expert_capacity_factor=0"],
