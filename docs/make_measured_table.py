@@ -1,4 +1,4 @@
-"""Fills the tables of docs/15_measured*.md from docs/measured_cases.csv: what `plan-evaluate` finds today, and its picture.
+"""Fills the tables of docs/15_measured*.md: what `plan-evaluate` finds in docs/measured_cases.csv today, and a picture.
 
 Run `python docs/make_measured_table.py`; a second or two. With --fit the cross-check of tests/benchmarks/fit_speeds.py
 is run and written too, a minute or two; it needs scipy. A test holds everything but the cross-check and the picture to

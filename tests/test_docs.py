@@ -1,8 +1,8 @@
 """Documentation that can be wrong is run: commands, their quoted output, links, tables, recipe headers.
 
 Quoted output of `ls`, `cp`, `schema`, `show`, `validate`, `plan`, `plan-evaluate`, `import` and `export` (also in
-pipes) must be what the command prints now; a line `...` stands for any number of lines. `run` is not started: its recipe, overrides and options
-are resolved; what it writes under output/ is quoted as it was seen.
+pipes) must be what the command prints now; a line `...` stands for any number of lines. `run` is not started: its
+recipe, overrides and options are resolved; what it writes under output/ is quoted as it was seen.
 After a change that is meant: MSPARALLEL_WRITE_DOCS=1 python -m pytest tests/test_docs.py, then read the diff.
 """
 
@@ -198,8 +198,8 @@ def called(arguments: tuple[str, ...]) -> tuple[int, str, str]:
 
 
 def refreshed(shown: list[str], printed: str) -> list[str]:
-    """Printed lines where a page shows older ones: what stands behind a `...` begins at the next line of the same words,
-    whatever its numbers; all of it where there is none."""
+    """Printed lines where a page shows older ones: what stands behind a `...` begins at the next line of the same
+    words, whatever its numbers; all of it where there is none."""
 
     def words(line: str) -> str:
         return re.sub(r"[\W\d_]+", " ", line).strip()
