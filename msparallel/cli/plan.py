@@ -33,11 +33,13 @@ Examples:
 @click.option("--global-batch", type=click.IntRange(min=1), help="Search with this batch instead of the recipe's.")
 @click.option("--top", type=click.IntRange(1, 100), default=5, show_default=True, help="Strategies to show.")
 @click.option("--hardware", metavar="NAME|FILE.yaml", help="Another machine than the recipe's.")
+@click.option("--hccl-algo", metavar="LEVEL1:ALGORITHM",
+              help="The job's HCCL_ALGO: level1:ring, level1:H-D_R, level1:NHR or level1:NB between servers.")
 @click.option("--report", metavar="FILE.html", help="Also write a page to look at, one self-contained HTML file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(
     recipe_name: str, overrides: tuple[str, ...], searches: bool, devices: int | None, global_batch: int | None,
-    top: int, hardware: str | None, report: str | None, as_json: bool,
+    top: int, hardware: str | None, hccl_algo: str | None, report: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Say what RECIPE needs and how fast it is, without compiling or running anything.
 
@@ -50,7 +52,8 @@ def command(
     from msparallel.planner.workload import workload_of
     from msparallel.report.page import PLAN, check_target, write_page
 
-    plan, width = _plan(recipe_name, overrides, hardware), terminal_width()
+    plan, width = _plan(recipe_name, overrides, hardware, hccl_algo), terminal_width()
+    options = {"--hardware": None if hardware == plan.recipe.cluster.hardware else hardware, "--hccl-algo": hccl_algo}
     searching = searches or devices is not None or global_batch is not None
     if plan.recipe.train is None:
         if searching or report is not None:
@@ -66,7 +69,7 @@ def command(
     if searching:
         found, changes = _search(plan, devices, global_batch, top)
         document |= plan_json.search_document(plan, found, changes)
-        text = plan_search_text.search_text(plan, as_it_is, found, changes, hardware=hardware, width=width)
+        text = plan_search_text.search_text(plan, as_it_is, found, changes, options=options, width=width)
     elif as_it_is.fits:
         text = plan_text.plan_text(plan, as_it_is, width=width)
     else:
@@ -103,8 +106,17 @@ def _serving(plan: Plan, width: int, *, as_json: bool) -> str:
     return json.dumps(document, indent=2)
 
 
-def _plan(name: str, overrides: tuple[str, ...], hardware: str | None) -> Plan:
-    """The recipe's plan, on another machine where one is asked for."""
+def _plan(name: str, overrides: tuple[str, ...], hardware: str | None, hccl_algo: str | None) -> Plan:
+    """The recipe's plan, on another machine or with other algorithms where they are asked for."""
+    from dataclasses import replace
+
+    from msparallel.hardware.hccl import choose_algorithms
+
+    plan = _plan_on(name, overrides, hardware)
+    return replace(plan, hardware=choose_algorithms(plan.hardware, hccl_algo)) if hccl_algo else plan
+
+
+def _plan_on(name: str, overrides: tuple[str, ...], hardware: str | None) -> Plan:
     from dataclasses import replace
 
     from msparallel.hardware import hardware_names

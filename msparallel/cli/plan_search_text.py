@@ -3,14 +3,14 @@
 In: a Plan, the Estimate of its recipe as it is, a Search. Out: text: how large the space is, the best strategies and
 what each costs against the first, what to type, what was rejected and what would let it in.
 
->>> print(search_text(plan, as_it_is, found, changes=[], hardware=None, width=100))
+>>> print(search_text(plan, as_it_is, found, changes=[], options={}, width=100))
 """
 
 from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +30,25 @@ MOST_FAMILIES, MOST_REFUSALS = 8, 8
 
 
 def search_text(
-    plan: Plan, as_it_is: Estimate, found: Search, changes: Sequence[Change], *, hardware: str | None, width: int
+    plan: Plan,
+    as_it_is: Estimate,
+    found: Search,
+    changes: Sequence[Change],
+    *,
+    options: Mapping[str, str | None],
+    width: int,
 ) -> str:
     """The whole answer.
 
     Args:
         changes: what would help where nothing fits.
-        hardware: as it was typed, None where the recipe's is taken.
+        options: of the machine that no override says, as they were typed; None where they were not.
     """
     rejected = rejections(found)
     sections = [[" ".join([plan.recipe.path, *plan.recipe.overrides])], _counts(found)]
     if found.candidates:
         sections += [_ranking(found, width), _trade_offs(found), _where(found), _rejected(rejected)]
-        sections.append([*_as_it_is(as_it_is, found), *_to_type(plan, found, hardware)])
+        sections.append([*_as_it_is(as_it_is, found), *_to_type(plan, found, options)])
     else:
         sections += [_rejected(rejected), _nothing(found, changes)]
     return joined(sections, width)
@@ -147,13 +153,12 @@ def _as_it_is(as_it_is: Estimate, found: Search) -> list[str]:
     return [f"{told}, {as_it_is.time.step_s / best.time.step_s - 1:.1%} slower than the first."]
 
 
-def _to_type(plan: Plan, found: Search, hardware: str | None) -> list[str]:
+def _to_type(plan: Plan, found: Search, options: Mapping[str, str | None]) -> list[str]:
     work = found.candidates[0].work
     if not overrides_of(plan, work):
         return ["The recipe is the first already."]
     words = [called(plan), *typed_overrides(plan, work)]
-    if hardware is not None and plan.hardware.name != plan.recipe.cluster.hardware:
-        words.append(f"--hardware {shlex.quote(hardware)}")
+    words += [f"{option} {shlex.quote(typed)}" for option, typed in options.items() if typed is not None]
     return ["To look at the first closely:", f"  msparallel plan {' '.join(words)}"]
 
 

@@ -19,7 +19,7 @@ CHOICES: dict[str, Algorithm] = {"ring": "ring", "H-D_R": "H-D_R", "NHR": "NHR",
 
 
 def choose_algorithms(hardware: Hardware, text: str) -> Hardware:
-    """A profile whose links use what `text` says, for all collectives.
+    """A profile whose links use what `text` says, for all collectives; its name says so.
 
     Raises:
         UserError: a text that HCCL would not take, or an algorithm without a formula.
@@ -47,7 +47,7 @@ def choose_algorithms(hardware: Hardware, text: str) -> Hardware:
         link.model_copy(update={"algorithm": chosen[level]}) if (level := level_of(hardware, link)) in chosen else link
         for link in hardware.links
     ]
-    return hardware.model_copy(update={"links": links})
+    return hardware.model_copy(update={"name": f"{hardware.name} with HCCL_ALGO={text}", "links": links})
 
 
 def level_of(hardware: Hardware, link: Link) -> int:

@@ -134,6 +134,16 @@ def test_other_hardware() -> None:
     assert "cluster.hardware=atlas_900_a2" in found["overrides"]
 
 
+def test_the_algorithm_between_servers() -> None:
+    ring, chosen = (document("llama2_7b_dp8_zero1", "cluster.nodes=8", "cluster.devices_per_node=1", *words)
+                    for words in ((), ("--hccl-algo", "level1:NHR")))  # fmt: skip
+    assert chosen["hardware"].endswith("with HCCL_ALGO=level1:NHR") and chosen["step_time_s"] < ring["step_time_s"]
+    text = run("llama2_13b_dp8_tp4_pp2", "--search", "--top", "1", "--hccl-algo", "level0:NA;level1:NHR").stdout
+    assert "--hccl-algo 'level0:NA;level1:NHR'" in text
+    refused = run("gpt2_124m_dp8", "--hccl-algo", "tree")
+    assert refused.returncode == 2 and "Use level0:NA;level1:NHR" in refused.stderr
+
+
 def test_a_recipe_that_serves_is_told_its_memory_and_what_would_still_fit() -> None:
     found = document("qwen3_8b_serve_tp2")
     serving = found["serving"]

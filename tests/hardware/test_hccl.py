@@ -21,6 +21,7 @@ def test_a_level_is_between_servers_or_between_super_nodes():
     assert algorithms(choose_algorithms(A2, "level0:NA;level1:NHR")) == ["mesh", "NHR"]
     assert algorithms(choose_algorithms(A3, "level0:NA;level1:NHR;level2:H-D_R")) == ["ring", "ring", "NHR", "H-D_R"]
     assert algorithms(A2) == ["mesh", "ring"]  # the profile itself stays
+    assert choose_algorithms(A2, "level1:NB").name == "atlas_900_a2 with HCCL_ALGO=level1:NB"
 
 
 @pytest.mark.parametrize("name", CHOICES)
