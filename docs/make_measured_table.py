@@ -14,8 +14,8 @@ from datetime import date
 from pathlib import Path
 from subprocess import run
 
-from msparallel.planner.cases import METRICS
-from msparallel.planner.evaluate import Evaluation, Figures, Row, evaluate, half_of, source_name
+from msparallel.planner.measured.cases import METRICS
+from msparallel.planner.measured.evaluate import Evaluation, Figures, Row, evaluate, half_of, source_name
 from msparallel.report.scatter import draw_scatter
 
 DOCS = Path(__file__).parent

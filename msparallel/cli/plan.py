@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from msparallel.hardware import Hardware
     from msparallel.plan import Plan
     from msparallel.planner.estimate import Estimate
-    from msparallel.planner.search import Search
-    from msparallel.planner.search_changes import Change
+    from msparallel.planner.search.changes import Change
+    from msparallel.planner.search.search import Search
 
 
 @click.command(epilog="""\b
@@ -155,9 +155,9 @@ def _machine(hardware: str) -> Hardware:
 
 
 def _search(plan: Plan, devices: int | None, global_batch: int | None, top: int) -> tuple[Search, list[Change]]:
-    from msparallel.planner.search import search
-    from msparallel.planner.search_changes import smallest_changes
-    from msparallel.planner.search_overrides import space_of
+    from msparallel.planner.search.changes import smallest_changes
+    from msparallel.planner.search.overrides import space_of
+    from msparallel.planner.search.search import search
     from msparallel.planner.workload import workload_of
 
     if devices is not None:
@@ -184,8 +184,8 @@ def _check_devices(plan: Plan, devices: int) -> None:
 
 def _mended(plan: Plan) -> tuple[tuple[dict[str, Any], Estimate] | None, list[Change]]:
     """What would make a recipe fit: other settings, or where none do, more."""
-    from msparallel.planner.search_changes import other_settings, smallest_changes
-    from msparallel.planner.search_overrides import space_of
+    from msparallel.planner.search.changes import other_settings, smallest_changes
+    from msparallel.planner.search.overrides import space_of
     from msparallel.planner.workload import workload_of
 
     space, work = space_of(plan), workload_of(plan)

@@ -25,7 +25,7 @@ def command(file: str, plot: str | None, as_json: bool) -> None:
     """
     from msparallel.cli.columns import terminal_width
     from msparallel.cli.plan_evaluate_text import evaluation_text
-    from msparallel.planner.evaluate import evaluate
+    from msparallel.planner.measured.evaluate import evaluate
 
     found = evaluate(file)
     if plot is not None:

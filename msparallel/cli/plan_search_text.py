@@ -19,10 +19,10 @@ from msparallel.cli.plan_text import GIB, joined, seconds_text
 from msparallel.plan import Plan
 from msparallel.planner.estimate import Estimate
 from msparallel.planner.placement import placement
-from msparallel.planner.search import Search
-from msparallel.planner.search_changes import Change
-from msparallel.planner.search_overrides import overrides_of, typed_overrides
-from msparallel.planner.search_rejected import Rejection, rejections
+from msparallel.planner.search.changes import Change
+from msparallel.planner.search.overrides import overrides_of, typed_overrides
+from msparallel.planner.search.rejected import Rejection, rejections
+from msparallel.planner.search.search import Search
 from msparallel.recipe.library import shipped_recipes
 from msparallel.recipe.override import format_override
 

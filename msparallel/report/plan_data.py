@@ -31,10 +31,10 @@ from msparallel.plan import Plan
 from msparallel.planner.estimate import Estimate, StageMemory
 from msparallel.planner.placement import placement
 from msparallel.planner.reasons import reasons
-from msparallel.planner.search import Search
-from msparallel.planner.search_changes import Change
-from msparallel.planner.search_overrides import typed_overrides
-from msparallel.planner.search_rejected import Rejection, rejections
+from msparallel.planner.search.changes import Change
+from msparallel.planner.search.overrides import typed_overrides
+from msparallel.planner.search.rejected import Rejection, rejections
+from msparallel.planner.search.search import Search
 
 AXIS_NAMES = {"pp": "pipeline stages", "dp": "data parallel", "cp": "context parallel", "tp": "model parallel"}
 

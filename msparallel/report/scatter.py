@@ -11,8 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from msparallel.errors import RunError
-from msparallel.planner.cases import METRICS
-from msparallel.planner.evaluate import Evaluation
+from msparallel.planner.measured.cases import METRICS
+from msparallel.planner.measured.evaluate import Evaluation
 
 TITLES = {"model_state": "model state, GiB", "peak_memory": "peak memory, GiB", "step_time": "step time, s"}
 BAND = 0.1

@@ -1,7 +1,7 @@
 """Fit the numbers that no data sheet has to published step times, and print them beside those of the profiles.
 
-In: a CSV file of published runs (`planner/cases.py` has its columns). Out: for each kind of machine the fitted numbers,
-how far estimates are off with them and with the profiles', and a cross-check: one half of the model families
+In: a CSV file of published runs (`planner/measured/cases.py` has its columns). Out: for each kind of machine the fitted
+numbers, how far estimates are off with them and with the profiles', and a cross-check: one half of the model families
 (`families.fitted_half`) is fitted, the other estimated with the result, and the other way round.
 
     python tests/benchmarks/fit_speeds.py measured_cases.csv
@@ -23,8 +23,8 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from msparallel.hardware import Hardware, load_hardware
-from msparallel.planner.cases import Case, read_cases
-from msparallel.planner.families import fitted_half
+from msparallel.planner.measured.cases import Case, read_cases
+from msparallel.planner.measured.families import fitted_half
 from msparallel.planner.step_time import step_time
 
 SCALE = 0.07

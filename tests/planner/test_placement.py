@@ -7,7 +7,7 @@ import pytest
 from msparallel.hardware import load_hardware
 from msparallel.mesh import Mesh
 from msparallel.planner.placement import placement
-from msparallel.planner.search_space import meshes
+from msparallel.planner.search.space import meshes
 
 pytestmark = pytest.mark.pure
 

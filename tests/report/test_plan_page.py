@@ -14,9 +14,9 @@ from report.test_page import HOSTILE, Page
 
 from msparallel.plan import Plan, resolve
 from msparallel.planner.estimate import Estimate, estimate
-from msparallel.planner.search import Search, search
-from msparallel.planner.search_changes import smallest_changes
-from msparallel.planner.search_overrides import space_of
+from msparallel.planner.search.changes import smallest_changes
+from msparallel.planner.search.overrides import space_of
+from msparallel.planner.search.search import Search, search
 from msparallel.planner.workload import workload_of
 from msparallel.recipe.load import load_recipe
 from msparallel.report.page import PLAN, page_html

@@ -1,7 +1,7 @@
 """Estimates against published measurements: errors by metric, source, hardware and half.
 
-In: a CSV file of measured runs (`planner/cases.py` says its columns and which rows cannot be compared). Out: an
-Evaluation: every row with both numbers, and figures over them.
+In: a CSV file of measured runs (`cases.py` says its columns and which rows cannot be compared). Out: an Evaluation:
+every row with both numbers, and figures over them.
 
 >>> found = evaluate("measured_cases.csv")  # doctest: +SKIP
 >>> found.figures("model_state").median_abs_err  # doctest: +SKIP
@@ -24,9 +24,9 @@ from typing import Any
 
 from msparallel.errors import UserError
 from msparallel.hardware import load_hardware
-from msparallel.planner.cases import METRICS, Case, Metric, Skipped, read_cases
 from msparallel.planner.estimate import limit_bytes
-from msparallel.planner.families import fitted_half
+from msparallel.planner.measured.cases import METRICS, Case, Metric, Skipped, read_cases
+from msparallel.planner.measured.families import fitted_half
 from msparallel.planner.memory import stage_memories, static_bytes
 from msparallel.planner.step_time import step_time
 

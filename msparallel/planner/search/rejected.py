@@ -19,7 +19,7 @@ from typing import Any
 from msparallel.hardware import Hardware
 from msparallel.planner.estimate import limit_bytes
 from msparallel.planner.memory import stage_memories
-from msparallel.planner.search import Family, Need, Search
+from msparallel.planner.search.search import Family, Need, Search
 from msparallel.planner.workload import Workload
 from msparallel.recipe.rules.devices import MAX_DEVICES
 

@@ -9,9 +9,9 @@ from oracle_models import CASES, Case, Strategy
 
 from msparallel.hardware import load_hardware
 from msparallel.mesh import Mesh
-from msparallel.planner.search import search
-from msparallel.planner.search_changes import fits
-from msparallel.planner.search_space import meshes, refusal, strategies, with_batch
+from msparallel.planner.search.changes import fits
+from msparallel.planner.search.search import search
+from msparallel.planner.search.space import meshes, refusal, strategies, with_batch
 from msparallel.planner.step_time import step_time
 from msparallel.planner.workload import Workload
 

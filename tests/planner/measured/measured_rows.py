@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from msparallel.planner.cases import COLUMNS
+from msparallel.planner.measured.cases import COLUMNS
 
 LLAMA = {
     "source": "Ascend/MindSpeed-LLM branch 1.0.0 tests", "model": "llama2_tp2_pp4_vpp2_ptd", "profile": "atlas-900-a2",

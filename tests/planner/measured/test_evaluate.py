@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from measured_rows import B200, LLAMA, PEAKS, STATIC, static_row, written
 
-from msparallel.planner.evaluate import Figures, evaluate, figures, half_of, source_name
+from msparallel.planner.measured.evaluate import Figures, evaluate, figures, half_of, source_name
 
 pytestmark = pytest.mark.pure
 

@@ -29,9 +29,9 @@ from typing import Literal
 
 from msparallel.errors import UserError, short
 from msparallel.hardware import load_hardware
-from msparallel.planner.case_cells import CannotUse, Row
-from msparallel.planner.case_workload import workload_of_row
-from msparallel.planner.families import family_of
+from msparallel.planner.measured.cells import CannotUse, Row
+from msparallel.planner.measured.families import family_of
+from msparallel.planner.measured.row_workload import workload_of_row
 from msparallel.planner.step_time import model_flops
 from msparallel.planner.workload import Workload
 

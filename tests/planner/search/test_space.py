@@ -9,8 +9,8 @@ import pytest
 from msparallel.hardware import load_hardware
 from msparallel.mesh import Mesh
 from msparallel.plan import Plan, resolve
-from msparallel.planner.search_overrides import overrides_of, space_of
-from msparallel.planner.search_space import (
+from msparallel.planner.search.overrides import overrides_of, space_of
+from msparallel.planner.search.space import (
     Space,
     balanced_split,
     combinations,

@@ -13,9 +13,9 @@ from measured_rows import LLAMA, written
 
 from msparallel.errors import UserError
 from msparallel.hardware import load_hardware
-from msparallel.planner.cases import COLUMNS, Case, read_cases
-from msparallel.planner.evaluate import evaluate
-from msparallel.planner.families import family_of
+from msparallel.planner.measured.cases import COLUMNS, Case, read_cases
+from msparallel.planner.measured.evaluate import evaluate
+from msparallel.planner.measured.families import family_of
 from msparallel.planner.stack import MINDFORMERS, MINDFORMERS_HALF, torchtitan
 
 pytestmark = pytest.mark.pure

@@ -13,8 +13,8 @@ from msparallel.errors import short
 from msparallel.hardware import Dtype
 from msparallel.mesh import Mesh
 from msparallel.model.shape import ModelShape
-from msparallel.planner.case_cells import CannotUse, Row
-from msparallel.planner.families import Family
+from msparallel.planner.measured.cells import CannotUse, Row
+from msparallel.planner.measured.families import Family
 from msparallel.planner.stack import MINDFORMERS, MINDFORMERS_HALF, Stack, megatron, torchtitan
 from msparallel.planner.workload import ShardLevel, Workload
 

@@ -12,11 +12,11 @@ from msparallel.hardware import Hardware, load_hardware
 from msparallel.plan import Plan, resolve
 from msparallel.planner.estimate import estimate, limit_bytes
 from msparallel.planner.memory import stage_memories
-from msparallel.planner.search import floor_s, search
-from msparallel.planner.search_changes import other_settings, smallest_changes
-from msparallel.planner.search_overrides import space_of
-from msparallel.planner.search_rejected import fits, rejections
-from msparallel.planner.search_space import Space, meshes, refusal, strategies, with_batch
+from msparallel.planner.search.changes import other_settings, smallest_changes
+from msparallel.planner.search.overrides import space_of
+from msparallel.planner.search.rejected import fits, rejections
+from msparallel.planner.search.search import floor_s, search
+from msparallel.planner.search.space import Space, meshes, refusal, strategies, with_batch
 from msparallel.planner.step_time import step_time
 from msparallel.planner.workload import Workload, workload_of
 from msparallel.recipe.library import shipped_recipes
@@ -102,7 +102,7 @@ def test_memory_grows_with_the_micro_batch_and_recomputing_more_does_not_lengthe
 
 def test_candidates_are_written_as_overrides_that_come_out_as_they_are():
     plan = planned("llama2_70b_dp2_tp8_pp4")
-    from msparallel.planner.search_overrides import overrides_of
+    from msparallel.planner.search.overrides import overrides_of
 
     for devices, batch in ((64, 64), (1024, 1024), (96, 192)):
         found = search(workload_of(plan), plan.hardware, space_of(plan, devices=devices, global_batch_size=batch))

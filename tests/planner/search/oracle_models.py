@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from msparallel.hardware import Dtype
 from msparallel.mesh import Mesh
 from msparallel.model.shape import ModelShape
-from msparallel.planner.search_space import Space
+from msparallel.planner.search.space import Space
 from msparallel.planner.stack import megatron
 from msparallel.planner.workload import Workload
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from msparallel.plan import Plan
-from msparallel.planner.search_space import Space, engine_cuts
+from msparallel.planner.search.space import Space, engine_cuts
 from msparallel.planner.workload import Workload
 from msparallel.recipe import derive
 from msparallel.recipe.override import format_override, with_values
