@@ -15,7 +15,8 @@ from pathlib import Path
 from subprocess import run
 
 from msparallel.planner.measured.cases import METRICS
-from msparallel.planner.measured.evaluate import Evaluation, Figures, Row, evaluate, half_of, source_name
+from msparallel.planner.measured.evaluate import Evaluation, Figures, Row, evaluate, source_name
+from msparallel.planner.measured.families import half_of
 from msparallel.report.scatter import draw_scatter
 
 DOCS = Path(__file__).parent
@@ -28,7 +29,7 @@ APART = 0.05
 WORDS = {
     "15_measured.md": {
         "model_state": "model state", "peak_memory": "peak memory", "step_time": "step time",
-        "fitted": "fitted", "untouched": "untouched", "none": "not stated",
+        "first": "first", "second": "second", "none": "not stated",
         "figures": ("metric", "rows", "median", "mean", "90 % within", "optimistic > 2 %"),
         "rows": "{estimated} of {rows} rows estimated, {skipped} skipped.",
         "near": "Model state within 3 %: {dense} dense rows, {plain} plain ones.",
@@ -42,7 +43,7 @@ WORDS = {
     },
     "15_measured.zh-CN.md": {
         "model_state": "训练状态", "peak_memory": "峰值内存", "step_time": "步时间",
-        "fitted": "拟合的一半", "untouched": "没碰的一半", "none": "未写明",
+        "first": "第一半", "second": "第二半", "none": "未写明",
         "figures": ("指标", "行数", "中位数", "平均", "九成不超过", "乐观超过 2 %"),
         "rows": "{rows} 行里估算了 {estimated} 行，跳过 {skipped} 行。",
         "near": "训练状态误差在 3 % 之内的：稠密模型 {dense}，其中不带特殊选项的 {plain}。",

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from msparallel.cli.columns import fit, table
 from msparallel.errors import printable
 from msparallel.planner.measured.cases import METRICS, Case
-from msparallel.planner.measured.evaluate import Evaluation, Figures, Row, half_of, source_name
+from msparallel.planner.measured.evaluate import Evaluation, Figures, Row, source_name
+from msparallel.planner.measured.families import half_of
 
 TITLES = {"model_state": "model state", "peak_memory": "peak memory", "step_time": "step time"}
 HEAD = ("metric", "rows", "median", "mean", "90 % within", "optimistic > 2 %")

@@ -2,7 +2,7 @@
 
 In: a CSV file of published runs (`planner/measured/cases.py` has its columns). Out: for each kind of machine the fitted
 numbers, how far estimates are off with them and with the profiles', and a cross-check: one half of the model families
-(`families.fitted_half`) is fitted, the other estimated with the result, and the other way round.
+(`families.half_of`) is fitted, the other estimated with the result, and the other way round.
 
     python tests/benchmarks/fit_speeds.py measured_cases.csv
 
@@ -24,7 +24,7 @@ from scipy.optimize import least_squares
 
 from msparallel.hardware import Hardware, load_hardware
 from msparallel.planner.measured.cases import Case, read_cases
-from msparallel.planner.measured.families import fitted_half
+from msparallel.planner.measured.families import half_of
 from msparallel.planner.step_time import step_time
 
 SCALE = 0.07
@@ -128,7 +128,7 @@ def main(path: str) -> None:
         for name, value in values.items():
             now = next(number for case in rows if (number := written(case, name)) is not None)
             print(f"    {name:<30} {value:7.3g}   the profile has {now:g}")
-        halves = [[case for case in rows if fitted_half(case.family) == first] for first in (True, False)]
+        halves = [[case for case in rows if half_of(case.family) == half] for half in ("first", "second")]
         if not all(halves):
             continue
         for half, others in (halves, halves[::-1]):

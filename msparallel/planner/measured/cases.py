@@ -15,7 +15,11 @@ A row is skipped, in this order, where
    state: it is a lower bound, checked as one and left out of every mean;
 2. it needs something that the planner has no formulas for, named in the reason;
 3. it is about time on hardware that has no profile;
-4. a number it needs is missing, no number, or contradicts another.
+4. a number it needs is missing, no number, or contradicts another;
+5. its rate is more than the peak of the device, counting of attention only what a causal mask leaves: it is no
+   measurement of that device.
+
+An MFU is taken to be of the profile's peak: no table says of which.
 """
 
 from __future__ import annotations
@@ -91,14 +95,24 @@ class Case:
             return self.value
         if self.unit == "tokens_per_s_per_device":
             return work.global_batch_size * work.seq_length / devices / self.value
-        rate = self.value * 1e12
-        if self.unit == "mfu":
-            assert self.hardware is not None, "rows of time have a profile"
-            rate = self.value * load_hardware(self.hardware).matrix.tflops[work.dtype] * 1e12
+        rate = self.value * 1e12 * (self.peak_tflops if self.unit == "mfu" else 1)
         # What software that Megatron-LM's log was taken over from before 2025 counts: attention over all pairs.
         whole = _COUNTS_HALF_OF_ATTENTION.search(self.source) is None
         flops = work.global_batch_size * model_flops(work.shape, work.seq_length, whole_attention=whole)
         return flops / devices / rate
+
+    @property
+    def tflops(self) -> float:
+        """Least that a device did in the measured seconds, of a case whose metric is step_time."""
+        work = self.work
+        flops = work.global_batch_size * model_flops(work.shape, work.seq_length)
+        return flops / work.mesh.size / self.measured_s / 1e12
+
+    @property
+    def peak_tflops(self) -> float:
+        """The device's, for the run's type."""
+        assert self.hardware is not None, "rows of time have a profile"
+        return load_hardware(self.hardware).matrix.tflops[self.work.dtype]
 
     @property
     def is_dense(self) -> bool:
@@ -172,7 +186,7 @@ def _case(line: int, row: Row) -> Case:
         raise CannotUse(f"hardware: {short(profile, 40)} has no profile")
     value = row.value()
     work = workload_of_row(row, family)
-    return Case(
+    case = Case(
         row=line,
         source=row.text("source"),
         model=row.text("model"),
@@ -186,6 +200,9 @@ def _case(line: int, row: Row) -> Case:
         hardware=name,
         work=work,
     )
+    if metric == "step_time" and case.tflops > case.peak_tflops:
+        raise CannotUse(f"rate: {case.tflops:.0f} TFLOP/s a device, more than its peak, {case.peak_tflops:g}")
+    return case
 
 
 def _unknown_feature(row: Row) -> str:

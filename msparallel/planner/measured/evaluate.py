@@ -26,7 +26,7 @@ from msparallel.errors import UserError
 from msparallel.hardware import load_hardware
 from msparallel.planner.estimate import limit_bytes
 from msparallel.planner.measured.cases import METRICS, Case, Metric, Skipped, read_cases
-from msparallel.planner.measured.families import fitted_half
+from msparallel.planner.measured.families import half_of
 from msparallel.planner.memory import stage_memories, static_bytes
 from msparallel.planner.step_time import step_time
 
@@ -206,11 +206,6 @@ def figures(errors: Iterable[float]) -> Figures:
         p90_abs_err=sizes[-(-9 * len(sizes) // 10) - 1],
         optimistic_beyond_2pct=sum(error < -TOLERANCE for error in signed) / len(signed),
     )
-
-
-def half_of(family: str) -> str:
-    """`fitted` or `untouched`."""
-    return "fitted" if fitted_half(family) else "untouched"
 
 
 def source_name(case: Case) -> str:

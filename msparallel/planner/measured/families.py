@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 MLA = "multi-head latent attention (MLA)"
 STATE_SPACE = "state-space or linear attention layers"
@@ -22,7 +22,7 @@ OTHER_LAYERS = "layers that are not alike"
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """Attributes:
-    name: models of one family are fitted, or kept aside, together.
+    name: models of one family are in one half (`half_of`).
     vocab_size: of the tokenizer, 0 where it differs from model to model.
     facts: fields of ModelShape that a table's columns do not have.
     alibi: positions are a bias on attention scores, kept as a table of heads x sequence x sequence.
@@ -100,10 +100,11 @@ _FAMILIES: tuple[tuple[str, Family], ...] = (
 """Pattern of a name in small letters, words parted by one space -> what it is; the first that is found counts."""
 
 
-def fitted_half(family: str) -> bool:
-    """Whether constants may be fitted to a family's rows; those of all others only judge them. One half are families
-    whose first letter stands at an even place of the alphabet: baichuan, deepseek, llama ... but not qwen."""
-    return (ord(family[0]) - ord("a")) % 2 == 1
+def half_of(family: str) -> Literal["first", "second"]:
+    """Half of the model families: only rows of the first decide how a software is read, those of the second judge. In
+    the first are names whose first letter has an even place in the alphabet: baichuan, deepseek, llama, but not qwen.
+    """
+    return "first" if (ord(family[0]) - ord("a")) % 2 == 1 else "second"
 
 
 def family_of(model: str) -> Family:

@@ -177,6 +177,15 @@ def test_rates_become_seconds_of_a_step(tmp_path: Path) -> None:
     assert read_one(tmp_path, **time, measured_metric="step_time_s", value="7.5").measured_s == 7.5
 
 
+def test_a_rate_beyond_the_peak_is_no_measurement_of_the_device(tmp_path: Path) -> None:
+    rate = {"value_by_rank": "", "component": "", "measured_metric": "tokens_per_s_per_device"}
+    layer = 8 * 4096**2 + 6 * 4096 * 11008 + 2 * 4096 * 4096
+    token_flops = 3 * (32 * layer + 2 * 4096 * 32000)
+    most = load_hardware("atlas_900_a2").matrix.tflops["bfloat16"] * 1e12 / token_flops
+    assert read_one(tmp_path, **rate, value=f"{most * 0.999}").tflops == pytest.approx(353.9 * 0.999)
+    assert reason(tmp_path, **rate, value=f"{most * 1.01}") == "rate: 357 TFLOP/s a device, more than its peak, 353.9"
+
+
 def test_stacks_follow_source_and_flags(tmp_path: Path) -> None:
     simple = {"pp": "1", "vpp": "1", "dp": "4", "recompute": "none", "value_by_rank": ""}
     assert read_one(tmp_path, **simple, source="mindformers HEAD").work.stack is MINDFORMERS

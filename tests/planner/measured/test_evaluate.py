@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from measured_rows import B200, LLAMA, PEAKS, STATIC, static_row, written
 
-from msparallel.planner.measured.evaluate import Figures, evaluate, figures, half_of, source_name
+from msparallel.planner.measured.evaluate import Figures, evaluate, figures, source_name
+from msparallel.planner.measured.families import half_of
 
 pytestmark = pytest.mark.pure
 
@@ -83,7 +84,7 @@ def test_step_time_rows_become_seconds(tmp_path: Path) -> None:
 
 
 def test_halves_and_sources_have_stable_names(tmp_path: Path) -> None:
-    assert {half_of(name) for name in ("baichuan", "deepseek", "llama2", "phi")} == {"fitted"}
-    assert {half_of(name) for name in ("qwen2", "chatglm", "gemma", "internlm", "yi")} == {"untouched"}
+    assert {half_of(name) for name in ("baichuan", "deepseek", "llama2", "phi")} == {"first"}
+    assert {half_of(name) for name in ("qwen2", "chatglm", "gemma", "internlm", "yi")} == {"second"}
     case = evaluate(written(tmp_path / "c.csv", static_row("llama2_tp2_pp4_vpp2_legacy"))).rows[0].case
     assert source_name(case) == "MindSpeed-LLM 2.0.0"
