@@ -71,6 +71,20 @@ def line_of(text: str, part: str) -> int:
         ("devices_per_node: 8", "devices_per_node: 0", "devices_per_node", "greater than or equal to 1"),
         ("chip: Ascend 910B", "chips: Ascend 910B", "chip", "is missing"),
         ("usable_gib: 58.0", "usable_gib: 58.0e+9", "usable_gib", "the unit is GiB"),
+        ("usable_gib: 58.0", "usable_gib: 5.8e1", "usable_gib", "is text to YAML"),
+        ("usable_gib: 58.0", "usable_gib: '58'", "usable_gib", "is text to YAML"),
+        ("usable_gib: 58.0", "usable_gib: 58GiB", "usable_gib", "valid number"),
+        ("usable_gib: 58.0", "usable_gib: .nan", "usable_gib", "nan"),
+        ("usable_gib: 58.0", "usable_gib: .inf", "usable_gib", "the unit is GiB"),
+        ("usable_gib: 58.0", "usable_gib: true", "usable_gib", "valid number"),
+        ("usable_gib: 58.0", "usable_gib:  # forgotten", "usable_gib", "nothing: Input should be a valid number"),
+        ("usable_gib: 58.0", "usable_gib: 0.0", "usable_gib", "0 of 64"),
+        ("memory_gib: 64.0", "memory_gib: 0", "memory_gib", "0 means the host's memory"),
+        ("devices_per_node: 8", "devices_per_node: 100000000", "devices_per_node", "less than or equal to 4096"),
+        ("devices_per_node: 8", "devices: 8", "devices_per_node", "is missing"),
+        ("efficiency: 0.87", "efficiency: .nan", "matrix.efficiency", "it is a share of the peak"),
+        ("bandwidth_gb_s: 1600.0", "bandwidth_gb_s: 1.6", "memory.bandwidth_gb_s", "Is one in another unit?"),
+        ("bandwidth_gb_s: 25.0", "bandwidth_gb_s: 25000.0", "links.1.bandwidth_gb_s", "Is one in another unit?"),
     ],
 )  # fmt: skip
 def test_a_number_that_cannot_be_meant_is_refused_with_its_line(tmp_path, old, new, key, told):
@@ -81,6 +95,7 @@ def test_a_number_that_cannot_be_meant_is_refused_with_its_line(tmp_path, old, n
     place, _, rule = str(caught.value).partition("  ")
     assert rule.startswith(f"{key}: ") and told in rule
     assert place == f"{path}:{1 if 'missing' in rule else line_of(path.read_text(), new)}"
+    assert "\n" not in rule
 
 
 def test_a_missing_number_is_refused_where_it_should_stand(tmp_path):
@@ -106,9 +121,33 @@ def test_links_widen_from_devices_to_the_cluster(tmp_path, old, new, told):
         read_hardware(path)
 
 
-@pytest.mark.parametrize("text", ["", "- 1", "a: [", "7"])
-def test_a_file_that_is_no_profile_is_refused(tmp_path, text):
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", "empty"),
+        (b"# later\n", "empty"),
+        (b"- 1", "no mapping"),
+        (b"7", "no mapping"),
+        (b"a: [", "not YAML"),
+        (b"a: 1\n---\nb: 2\n", "second document"),
+        (b"a: " + b"[" * 3000 + b"]" * 3000, "levels deep"),
+        (b"a: !!python/name:os.system\n", "tag"),
+        (b"a: &a [1]\nb: *a\n<<: *a\n", "Merge keys"),
+        (b"chip: \xfcber", "0xfc is not UTF-8"),
+        (b"chip: a\0b", "not allowed"),
+        (b"# " + b"x" * 70_000, "KiB"),
+    ],
+)
+def test_a_file_that_is_no_profile_is_refused_by_name(tmp_path, data, told):
     path = tmp_path / "bad.yaml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=r"bad\.yaml"):
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=rf"bad\.yaml:.*{told}"):
+        read_hardware(path)
+
+
+def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path):
+    path = tmp_path / "twice.yaml"
+    path.write_text(GOOD.replace("usable_gib: 58.0", "usable_gib: 58.0\nusable_gib: 30.0"))
+    first = line_of(path.read_text(), "usable_gib: 58.0")
+    with pytest.raises(ValueError, match=rf"twice\.yaml:{first + 1}  usable_gib: stands on line {first} too"):
         read_hardware(path)

@@ -140,7 +140,7 @@ def _machine(hardware: str) -> Hardware:
     """A profile that no recipe can name: one for comparison, or a file."""
     from msparallel.hardware import hardware_names, load_hardware, read_hardware
 
-    if hardware.endswith((".yaml", ".yml")):
+    if hardware.endswith((".yaml", ".yml")) or Path(hardware).exists():
         try:
             return read_hardware(Path(hardware))
         except ValueError as problem:

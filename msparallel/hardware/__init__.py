@@ -18,11 +18,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from msparallel.errors import RecipeError
+from msparallel.interop.yaml_tree import Tree, read_tree
 
 _PROFILES = Path(__file__).parent / "profiles"
 _COMPARISON = _PROFILES / "comparison"
+
+_MOST_BYTES = 64 * 1024
+_LEAST_WORK, _MOST_WORK = 0.5, 5000
+"""Operations for each byte of memory: a core of a processor some 5, an A2 184, a B200 281."""
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 Algorithm = Literal["mesh", "ring", "H-D_R", "NHR", "NB"]
@@ -118,7 +124,7 @@ class Hardware(_Part):
     name: str
     target: Literal["CPU", "Ascend", "CUDA"]
     chip: str
-    devices_per_node: Annotated[int, Field(ge=1)]
+    devices_per_node: Annotated[int, Field(ge=1, le=4096)]
     memory_gib: Annotated[float, Field(ge=0, le=4096, description="2**30 bytes")]
     usable_gib: Annotated[float, Field(ge=0, le=4096, description="2**30 bytes")]
     matrix: Matrix
@@ -138,8 +144,28 @@ class Hardware(_Part):
 
     @model_validator(mode="after")
     def _memory_holds_what_is_usable(self) -> Hardware:
-        if self.usable_gib > self.memory_gib:
+        if self.target != "CPU" and not self.memory_gib:
+            raise ValueError(f"memory_gib: 0 means the host's memory, which devices of target {self.target} do not use")
+        if self.usable_gib > self.memory_gib or (self.memory_gib and not self.usable_gib):
             raise ValueError(f"usable_gib: {self.usable_gib:g} of {self.memory_gib:g} (memory_gib)")
+        return self
+
+    @model_validator(mode="after")
+    def _speeds_go_together(self) -> Hardware:
+        """A slip of a thousand, as TB/s for GB/s, stands alone within wide bounds, but not beside the others."""
+        memory, peak = self.memory.bandwidth_gb_s, max(self.matrix.tflops.values())
+        work = peak * 1e3 / memory
+        if not _LEAST_WORK <= work <= _MOST_WORK:
+            raise ValueError(
+                f"memory.bandwidth_gb_s: {memory:g} GB/s beside {peak:g} TFLOP/s are {work:,.1f} operations for each "
+                f"byte; machines have {_LEAST_WORK} to {_MOST_WORK}. Is one in another unit?"
+            )
+        for place, link in enumerate(self.links):
+            if link.bandwidth_gb_s > memory:
+                raise ValueError(
+                    f"links.{place}.bandwidth_gb_s: {link.bandwidth_gb_s:g} GB/s are more than the memory's {memory:g}. "
+                    "Is one in another unit?"
+                )
         return self
 
     @model_validator(mode="after")
@@ -171,48 +197,65 @@ def load_hardware(name: str) -> Hardware:
 
 
 def read_hardware(path: Path) -> Hardware:
-    """Read a profile's file. Raises ValueError that names file, line and key for one that cannot be meant."""
-    text = path.read_text(encoding="utf-8")
+    """Read a profile's file. Raises ValueError that names file, line and key for one that cannot be meant, OSError for
+    one that cannot be read."""
+    with path.open("rb") as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"{path}: has more than {_MOST_BYTES // 1024} KiB; a profile has some two")
     try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as problem:
-        raise ValueError(f"{path}: no YAML: {problem}") from problem
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: a profile is keys with values")
+        tree = read_tree(data.decode("utf-8-sig"), str(path))
+    except UnicodeDecodeError as problem:
+        line = data.count(b"\n", 0, problem.start) + 1
+        raise ValueError(f"{path}:{line}  byte {data[problem.start]:#04x} is not UTF-8, so this is no profile") from None
+    except RecipeError as problem:
+        first = problem.problems[0]
+        raise ValueError(f"{path}:{first.line or 1}  {first.message}") from None
+    for key, lines in tree.repeated.items():
+        raise ValueError(f"{path}:{lines[-1]}  {key}: stands on line {lines[0]} too; which one counts?")
     try:
-        return Hardware.model_validate({"name": path.stem, **values})
+        return Hardware.model_validate({"name": path.stem, **tree.values})
     except ValidationError as problem:
         first = problem.errors()[0]
-        place = [part for part in first["loc"] if part != "[key]"]
-        key = ".".join(map(str, place)) or "the whole profile"
-        line = _line(yaml.compose(text, yaml.SafeLoader), place)
-        raise ValueError(f"{path}:{line}  {key}: {_rule(first)}") from problem
+        key = ".".join(str(part) for part in first["loc"] if part != "[key]")
+        rule = _rule(first)
+        if not key:  # what several numbers say together; it begins with the key of one of them
+            key, _, rule = rule.partition(": ")
+        raise ValueError(f"{path}:{_line(tree, key)}  {key}: {rule}") from problem
 
 
-def _line(node: yaml.Node, place: list[Any]) -> int:
+def _line(tree: Tree, key: str) -> int:
     """Line of a key, or of what it should stand in."""
-    line = 1
-    for part in place:
-        if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-            node = node.value[part]
-            line = node.start_mark.line + 1
-            continue
-        found = [(key, value) for key, value in node.value if key.value == part] if node.id == "mapping" else []
-        if not found:
-            break
-        line, node = found[0][0].start_mark.line + 1, found[0][1]
-    return line
+    while key and key not in tree.lines:
+        inside = [line for name, line in tree.lines.items() if name.startswith(f"{key}.")]
+        if inside:
+            return min(inside)
+        key = key.rpartition(".")[0]
+    return tree.lines.get(key, 1)
 
 
 def _rule(problem: Any) -> str:
     """What pydantic found, with the unit where a number was meant."""
     if problem["type"] == "missing":
         return "is missing"
+    if problem["type"] == "extra_forbidden":
+        return "no profile has this key"
     told = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return told
+    if isinstance(problem["input"], str) and _is_number(problem["input"]):
+        told = "is text to YAML; a number has no quotes, and a point before its e: 6.0e+1"
     unit = next((unit for key, unit in _UNITS.items() if key in problem["loc"][-2:]), "")
-    return f"{problem['input']!r}: {told}{unit}"
+    written = "nothing" if problem["input"] is None else repr(problem["input"])
+    return f"{written}: {told}{unit}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 _UNITS = {

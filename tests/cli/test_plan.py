@@ -191,6 +191,9 @@ def test_a_profile_of_ones_own(tmp_path: Path) -> None:
     own.write_text("\n".join(row for row in text.splitlines() if "tile:" not in row), encoding="utf-8")
     done = run(*words)
     assert done.returncode == 2 and "matrix.tile: is missing" in done.stderr and "Traceback" not in done.stderr
+    other = tmp_path / "mine.profile"
+    other.write_text(text, encoding="utf-8")
+    assert document("llama2_13b_dp4_tp4_pp2", "--hardware", str(other))["hardware"] == "mine"
 
 
 @pytest.mark.parametrize("name", ["quickstart", "gpt_tiny_dp2_cpu", "moe_tiny_cpu", "gpt2_124m_auto_load"])
