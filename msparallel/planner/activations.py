@@ -113,7 +113,7 @@ def _attention(sizes: Sizes) -> tuple[Kept, ...]:
     heads = shape.num_heads / sizes.tp
     query = heads * shape.head_dim
     key = max(shape.num_kv_heads / sizes.tp, 1) * shape.head_dim
-    copied = stack.copies_exchanged_heads and sizes.cp > 1
+    copied = stack.transformer_engine and sizes.cp > 1
     gathered = sizes.cp if sizes.algo == "all_gather" else 1
     core = [
         Kept("queries", tokens * query * item),
@@ -122,7 +122,7 @@ def _attention(sizes: Sizes) -> tuple[Kept, ...]:
     if sizes.attention == "flash":
         core.append(Kept("softmax statistics", tokens * heads * FUSED_SOFTMAX_BYTES, "core"))
     else:
-        score = item + 4 if stack.norms_in_float32 else PLAIN_SCORE_BYTES * item / 2
+        score = PLAIN_SCORE_BYTES * item / 2 if stack.fused_blocks else item + 4
         core.append(Kept("attention weights", tokens * sizes.seq * heads * score, "core"))
     if copied:
         core.append(Kept("queries, keys and values before their exchange", tokens * (query + 2 * key) * item))
@@ -130,16 +130,16 @@ def _attention(sizes: Sizes) -> tuple[Kept, ...]:
     if shape.qk_norm:
         found.append(Kept("queries and keys before their norm", tokens * (query + key) * _norm_item(sizes)))
     found.append(Kept("attention result", tokens * query * item))
-    if not stack.fused_matrices and sizes.attention == "flash":
+    if not stack.fused_blocks and sizes.attention == "flash":
         found.append(Kept("attention result by heads", tokens * query * item, "core"))
     reads, writes = _norm(sizes, "residual", "feed-forward input")
     # Our router keeps a float32 copy of it, and what experts are sent is looked up again.
-    kept = (reads,) if shape.num_experts and stack.norms_in_float32 else (reads, writes)
+    kept = (reads, writes) if stack.fused_blocks or not shape.num_experts else (reads,)
     return (*found, *kept, *_statistics(sizes, stream))
 
 
 def _norm_item(sizes: Sizes) -> int:
-    return 4 if sizes.stack.norms_in_float32 else sizes.item
+    return sizes.item if sizes.stack.fused_blocks else 4
 
 
 def _norm(sizes: Sizes, reads: str, writes: str) -> tuple[Kept, Kept]:
@@ -162,7 +162,7 @@ def _feed_forward(sizes: Sizes) -> tuple[Kept, ...]:
     wide = sizes.tokens * shape.ffn_size / sizes.tp * sizes.item
     if shape.activation == "gelu":
         return Kept("up", wide), Kept("activation", wide)
-    gates = () if sizes.stack.fused_matrices else (Kept("activated gate", wide),)
+    gates = () if sizes.stack.fused_blocks else (Kept("activated gate", wide),)
     return Kept("gate and up", 2 * wide), *gates, Kept("product", wide)
 
 
@@ -171,7 +171,7 @@ def _experts(sizes: Sizes) -> tuple[Kept, ...]:
     shape, item, h = sizes.shape, sizes.item, sizes.shape.hidden_size
     rows = expert_rows(sizes)
     width = shape.expert_ffn_size / (sizes.tp if sizes.stack.experts_cut_by_tp else 1)
-    gates = 2 if sizes.stack.fused_matrices else 3
+    gates = 2 if sizes.stack.fused_blocks else 3
     return (
         Kept("router", (h + 2 * shape.num_experts) * sizes.stream_tokens * 4),
         Kept("rows of each token's experts", sizes.stream_tokens * shape.experts_per_token * h * item),

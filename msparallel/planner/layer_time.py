@@ -171,11 +171,11 @@ class _Layer:
         heads, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
         into = [heads, keys, keys]
         found = []
-        found += [(tokens, h, part(n, t)) for n in ([sum(into)] if cut.stack.fused_matrices else into)]
+        found += [(tokens, h, part(n, t)) for n in ([sum(into)] if cut.stack.fused_blocks else into)]
         found.append((tokens, part(heads, t), h))
         if not shape.num_experts:
             wide = [shape.ffn_size] * (2 if shape.activation == "swiglu" else 1)
-            found += [(tokens, h, part(n, t)) for n in ([sum(wide)] if cut.stack.fused_matrices else wide)]
+            found += [(tokens, h, part(n, t)) for n in ([sum(wide)] if cut.stack.fused_blocks else wide)]
             found.append((tokens, part(shape.ffn_size, t), h))
         return found
 
@@ -316,7 +316,7 @@ class _Layer:
         choices = expert_rows(shape, cut)
         rows = -(-choices // held.count)
         width = part(shape.expert_ffn_size, held.width_cut)
-        wide = [2 * width] if cut.stack.fused_matrices else [width, width]
+        wide = [2 * width] if cut.stack.fused_blocks else [width, width]
         matrices = [(rows, shape.hidden_size, n) for n in wide] + [(rows, width, shape.hidden_size)]
         if times == 2:
             matrices = [turned for m, k, n in matrices for turned in ((m, n, k), (k, m, n))]

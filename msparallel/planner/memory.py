@@ -130,7 +130,7 @@ class _Step:
         """A mask of a byte for each pair of positions, cosine and sine: in our blocks each group of layers has its
         own."""
         sizes = self.sizes
-        if not sizes.stack.norms_in_float32:
+        if sizes.stack.fused_blocks:
             return 0
         queries = sizes.tokens * (sizes.cp if sizes.algo == "ulysses" else 1)
         rotary = 2 * 4 * sizes.tokens * self.shape.head_dim if self.shape.position == "rope" else 0
@@ -140,19 +140,20 @@ class _Step:
         """What stays from step to step beside the state (`Stack` says what each is)."""
         work, stack, mesh = self.work, self.stack, self.work.mesh
         total = float(work.table_bytes + work.layer_table_bytes * work.layers_of_stage(stage))
-        if stack.keeps_stage_inputs and mesh.pp > 1:
+        if stack.framework == "megatron" and mesh.pp > 1:
             received = work.virtual_stages - (1 if stage == 0 else 0)
             total += 2 * received * self.hidden
-        if stack.gathers_into_buffer and work.sequence_parallel and mesh.tp > 1:
+        buffer = stack.framework == "megatron" and not stack.transformer_engine
+        if buffer and work.sequence_parallel and mesh.tp > 1:
             total += self.gathered
         return total
 
     def weights_at_work(self, stage: int, groups: int, state: State) -> float:
         """Copies of weights that stand beside the state while micro-batches run."""
         work, stack, layer = self.work, self.stack, self.matrices.all
-        if stack.dummy_gradients:
+        if stack.transformer_engine:
             return layer * self.item
-        if stack.sharing == "fsdp":
+        if stack.framework == "fsdp":
             # Gathered weights and whole gradients: of this layer and the next, in a pipeline of all of them.
             return (state.parameters if work.mesh.pp > 1 else 2 * layer) * (HALF_BYTES + 4)
         if not stack.casts_weights:
@@ -173,17 +174,17 @@ class _Step:
     def layer_backward(self) -> float:
         """Gradients of a layer's widest tensors and of its largest matrix, and tokens gathered for its products."""
         work, stack, sizes, shape = self.work, self.stack, self.sizes, self.shape
-        halves = 2 if stack.fused_matrices else 1
+        halves = 2 if stack.fused_blocks else 1
         if shape.num_experts:
             width = shape.expert_ffn_size / (sizes.tp if stack.experts_cut_by_tp else 1)
             total = expert_rows(sizes) * (halves * width + 2 * shape.hidden_size) * sizes.item
         else:
             total = sizes.tokens * halves * shape.ffn_size / sizes.tp * sizes.item
         total += self.hidden
-        whole = stack.sharing == "fsdp"
+        whole = stack.framework == "fsdp"
         if sizes.tp > 1 and not (work.overlap_tensor and whole):
             total += self.gathered * (2 if whole else 1)
-        if stack.sharing == "megatron" and not stack.dummy_gradients:
+        if stack.framework == "megatron" and not stack.transformer_engine:
             total += self.matrices.largest * sizes.item
         return total
 
@@ -195,13 +196,13 @@ class _Step:
 
     def loss(self) -> float:
         """Logits, and what the last norm reads and writes."""
-        norm = self.hidden * (4 / self.item if self.stack.norms_in_float32 else 1)
+        norm = self.hidden * (1 if self.stack.fused_blocks else 4 / self.item)
         return self.logit_numbers * self.stack.loss_bytes + norm + self.gathered
 
     def waiting_loss(self) -> float:
         """What the loss of a micro-batch keeps while others go forward: probabilities, its labels' places (in our
         blocks), what the last norm reads and writes."""
-        kept = 4 * (2 if self.stack.norms_in_float32 else 1)
+        kept = 4 * (1 if self.stack.fused_blocks else 2)
         return self.logit_numbers * kept + self.loss() - self.logit_numbers * self.stack.loss_bytes
 
     def head_backward(self) -> float:
@@ -212,7 +213,7 @@ class _Step:
     def update(self, stage: int, state: State) -> float:
         """MindSpore's engine copies all gradients, and squares them for their norm, at once, but for the embedding,
         which comes last; others make one float32 copy of the largest parameter."""
-        if self.stack.sharing == "mindspore":
+        if self.stack.framework == "mindspore":
             return 2 * state.weights_bytes - (first_table_bytes(self.work) if stage == 0 else 0)
         return 4 * max(self.matrices.largest, self.table_numbers)
 
@@ -220,7 +221,7 @@ class _Step:
 @lru_cache(maxsize=65536)
 def layer_matrices(sizes: Sizes) -> _Matrices:
     """What a layer's matrices hold on a rank before any optimizer shard."""
-    fused = sizes.stack.fused_matrices
+    fused = sizes.stack.fused_blocks
     products: dict[str, float] = {}
     for name, whole, cut in layer_parameters(sizes.shape):
         if len(whole) < 2:

@@ -35,25 +35,24 @@ class Stack:
     """Attributes:
     weight_bytes, gradient_bytes, optimizer_bytes: of one parameter, before anything is shared out. Master copies of
         weights are the optimizer's.
-    fused_matrices: queries, keys and values are one matrix, gate and up another.
+    framework: how state is kept and shared out. mindspore: each parameter is cut or left whole (`planner/shards.py`),
+        and stages go on computing while they send. megatron: level1 cuts the optimizer's part, level2 gradients,
+        level3 weights, to the byte; each group of layers keeps what it received last from another stage, and its
+        gradient. fsdp: as level3, and a pipeline keeps weights gathered and gradients whole over all micro-batches.
+    fused_blocks: layers are Megatron's: queries, keys and values are one matrix, gate and up another, and norms keep
+        what they read in the type of products. Otherwise they are this project's: a matrix each; norms, plain
+        attention's scores, the router and the loss keep float32; the activated gate is a tensor of its own, and each
+        group of layers has its own table of positions.
+    transformer_engine: NVIDIA's layers: products add gradients of weights to their sums themselves, and leave an empty
+        16-bit gradient of each shape of weight behind; context parallel keeps queries, keys and values twice, before
+        and behind their exchange; no buffer stays into which sequence parallel gathers tokens, as Megatron's own does.
     skips_masked_keys: fused attention computes only what a causal mask leaves; otherwise all pairs.
     experts_cut_by_tp: tp cuts the width of each expert; otherwise ranks of tp hold different experts or share rows.
     dropless_pads: experts without a capacity compute as many rows as there are tokens, for each expert.
-    transfers_wait: a stage computes nothing while it sends to or receives from the next one.
     memory_passes: bytes that operators beside products and attention move in a layer, for each byte that they would
         if all that can be fused were (`planner/layer_time.py` counts those).
     kernels: operators of a layer, forward and backward.
-    sharing: how the optimizer shard works. mindspore: each parameter is cut or left whole (`planner/shards.py`).
-        megatron: level1 cuts the optimizer's part, level2 gradients, level3 weights, to the byte. fsdp: as level3, and
-        a pipeline keeps weights gathered and gradients whole over all micro-batches of a step.
-    casts_weights: products take 16-bit copies of float32 weights, which stay until the backward pass.
-    norms_in_float32: norms keep what they read in float32.
-    keeps_stage_inputs: each group of layers keeps what it received last from another stage, and its gradient.
-    gathers_into_buffer: sequence parallel gathers tokens into one buffer that stays.
-    dummy_gradients: products add gradients of weights to their sums themselves, and leave an empty 16-bit gradient of
-        each shape of weight behind.
     keeps_gathered: products keep tokens that sequence parallel gathered for them, otherwise these are gathered again.
-    copies_exchanged_heads: context parallel keeps queries, keys and values twice, before and behind their exchange.
     loss_bytes: most bytes for each logit while its gradient is computed.
     workspace_bytes: of matrix products.
     reserved_share: how much more the allocator holds than tensors take, where published numbers count that.
@@ -63,24 +62,23 @@ class Stack:
     weight_bytes: float
     gradient_bytes: float
     optimizer_bytes: float
-    fused_matrices: bool = True
+    framework: Literal["mindspore", "megatron", "fsdp"]
+    fused_blocks: bool = True
+    transformer_engine: bool = False
     skips_masked_keys: bool = True
     experts_cut_by_tp: bool = True
     dropless_pads: bool = False
-    transfers_wait: bool = True
     memory_passes: float = 1.0
     kernels: int = 160
-    sharing: Literal["mindspore", "megatron", "fsdp"] = "megatron"
-    casts_weights: bool = False
-    norms_in_float32: bool = False
-    keeps_stage_inputs: bool = False
-    gathers_into_buffer: bool = False
-    dummy_gradients: bool = False
     keeps_gathered: bool = False
-    copies_exchanged_heads: bool = False
     loss_bytes: float = 10
     workspace_bytes: int = 0
     reserved_share: float = 0.0
+
+    @property
+    def casts_weights(self) -> bool:
+        """Whether products take 16-bit copies of float32 weights, which stay until the backward pass."""
+        return self.framework == "mindspore" and self.weight_bytes == 4
 
     def __hash__(self) -> int:
         # Equal stacks have these alike; hashing all fields would take most of a cached look-up's time.
@@ -92,16 +90,13 @@ MSPARALLEL = Stack(
     weight_bytes=4,
     gradient_bytes=4,
     optimizer_bytes=8,
-    fused_matrices=False,
+    framework="mindspore",
+    fused_blocks=False,
     skips_masked_keys=False,
     experts_cut_by_tp=False,
     dropless_pads=True,
-    transfers_wait=False,
     memory_passes=3.2,
     kernels=80,
-    sharing="mindspore",
-    casts_weights=True,
-    norms_in_float32=True,
     keeps_gathered=True,
     loss_bytes=20,
 )
@@ -113,16 +108,14 @@ MINDFORMERS = Stack(
     weight_bytes=4,
     gradient_bytes=4,
     optimizer_bytes=8,
-    transfers_wait=False,
+    framework="mindspore",
     memory_passes=2.4,
     kernels=80,
-    sharing="mindspore",
-    casts_weights=True,
     keeps_gathered=True,
 )
 """MindSpore's optimizer shard and Megatron's fused blocks. Passes: fitted, see `tests/benchmarks/fit_speeds.py`."""
 
-MINDFORMERS_HALF = replace(MINDFORMERS, weight_bytes=2, gradient_bytes=2, casts_weights=False)
+MINDFORMERS_HALF = replace(MINDFORMERS, weight_bytes=2, gradient_bytes=2)
 """With a param_init_type of 16 bits: weights as products take them, their gradients likewise, moments in float32."""
 
 CUBLAS_WORKSPACE_BYTES = 32 * 2**20
@@ -153,11 +146,9 @@ def megatron(
         weight_bytes=2,
         gradient_bytes=gradients - 2 * half_gradients,
         optimizer_bytes=optimizer - 2 * reuse_fp32_param - 4 * half_optimizer,
+        framework="megatron",
+        transformer_engine=transformer_engine,
         memory_passes=2.65 if mindspeed else 1.0,
-        keeps_stage_inputs=True,
-        gathers_into_buffer=not transformer_engine,
-        dummy_gradients=transformer_engine,
-        copies_exchanged_heads=transformer_engine,
         loss_bytes=2 if transformer_engine else 10,
         workspace_bytes=2 * CUBLAS_WORKSPACE_BYTES if transformer_engine else 0,
     )
@@ -179,7 +170,7 @@ def torchtitan(*, keeps_gathered: bool = True, cut_vocabulary: bool = True) -> S
         weight_bytes=4,
         gradient_bytes=4,
         optimizer_bytes=8,
-        sharing="fsdp",
+        framework="fsdp",
         keeps_gathered=keeps_gathered,
         loss_bytes=18 if cut_vocabulary else 14,
         reserved_share=0.15,

@@ -137,7 +137,7 @@ def _table(shape: ModelShape, cut: _Cut) -> tuple[tuple[int, ...], Cut]:
 
 
 def _total(cut: _Cut, parameters: tuple[tuple[tuple[int, ...], Cut], ...]) -> State:
-    one = _mindspore if cut.stack.sharing == "mindspore" else _to_the_byte
+    one = _mindspore if cut.stack.framework == "mindspore" else _to_the_byte
     total = State()
     for whole, axes in parameters:
         total = total.plus(one(cut, whole, axes))
@@ -190,7 +190,7 @@ def _to_the_byte(cut: _Cut, whole: tuple[int, ...], axes: Cut) -> State:
         held = -(-held // cut.tp)
     weights, gradients = held * stack.weight_bytes, held * stack.gradient_bytes
     optimizer = held * stack.optimizer_bytes
-    level = "level3" if stack.sharing == "fsdp" and cut.level != "none" else cut.level
+    level = "level3" if stack.framework == "fsdp" and cut.level != "none" else cut.level
     return State(
         weights_bytes=weights / copies if level == "level3" else weights,
         gradients_bytes=gradients / copies if level in ("level2", "level3") else gradients,

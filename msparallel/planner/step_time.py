@@ -81,7 +81,7 @@ def step_time(work: Workload, hardware: Hardware) -> StepTime:
         each_s = max(each_s - pace.seconds, 0.0)
         reduce_s = max(reduce_s - backward.seconds, 0.0)
     hops = 2 * (mesh.pp - 1)
-    if cut.stack.transfers_wait and groups == 1 and mesh.pp > 1:
+    if cut.stack.framework != "mindspore" and groups == 1 and mesh.pp > 1:  # others wait for what they send
         hops += 2 * (count - 1)
     peak = speed.peak(cut.dtype)
     parts = {

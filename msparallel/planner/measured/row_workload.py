@@ -13,7 +13,7 @@ from msparallel.errors import short
 from msparallel.hardware import Dtype
 from msparallel.mesh import Mesh
 from msparallel.model.shape import ModelShape
-from msparallel.planner.measured.cells import CannotUse, Row
+from msparallel.planner.measured.cells import CannotUse, Row, whole_numbers
 from msparallel.planner.measured.families import Family
 from msparallel.planner.stack import MINDFORMERS, MINDFORMERS_HALF, Stack, megatron, torchtitan
 from msparallel.planner.workload import ShardLevel, Workload
@@ -44,7 +44,8 @@ def workload_of_row(row: Row, family: Family) -> Workload:
     recompute, recomputed = _recompute(row, mesh.pp, groups)
     zero = row.text("zero")
     levels: dict[str, ShardLevel] = {"0": "none", "1": "level1", "2": "level2", "3": "level3"}
-    if zero[0] not in levels:
+    level = re.match(r"(\d+)(?:\(.*)?$", zero)
+    if level is None or level[1] not in levels:
         raise CannotUse(f"column zero: {short(zero, 40)!r} is none of 0, 1, 2, 3")
     seq, flash = row.count("seq_len"), "flash_attn=False" not in row.text("notes", "")
     if "mindspeed" in source:
@@ -64,16 +65,16 @@ def workload_of_row(row: Row, family: Family) -> Workload:
         dtype=dtype,
         stack=stack,
         expert_parallel=experts_on,
-        sequence_parallel=mesh.tp > 1 and (stack.sharing == "fsdp" or row.text("sequence_parallel", "no") == "yes"),
+        sequence_parallel=mesh.tp > 1 and (row.yes("sequence_parallel") or stack.framework == "fsdp"),
         vocab_parallel=True,
         # SimuMax's runs exchange heads for tokens (its summary of B200 runs).
         context_parallel_algo="ulysses" if "ulysses" in row.text("model").lower() or "simumax" in source else "ring",
         attention="flash" if flash else "plain",
         recompute=recompute,
         recomputed_layers=recomputed,
-        optimizer_shard=levels[zero[0]],
+        optimizer_shard=levels[level[1]],
         optimizer_shard_size=int(shard_size[1]) if shard_size else 0,
-        overlap_gradients="overlap-grad-reduce" in flags or stack.sharing == "fsdp",
+        overlap_gradients="overlap-grad-reduce" in flags or stack.framework == "fsdp",
         overlap_tensor=fused,
         layer_table_bytes=masks,
         table_bytes=tables,
@@ -124,21 +125,30 @@ def _shape(row: Row, family: Family, stack: Stack) -> ModelShape:
     known = facts.get("num_experts")
     experts = row.count("num_experts", known) if known or row.has("num_experts") else 0
     if experts:
-        facts["experts_per_token"] = row.count("top_k", facts.get("experts_per_token"))
+        facts["experts_per_token"] = top = row.count("top_k", facts.get("experts_per_token"))
+        if top > experts:
+            raise CannotUse(f"column top_k: {top} of {experts} experts")
         facts.setdefault("expert_ffn_size", row.count("ffn"))
         facts["num_experts"] = experts
     if stack.name == "mindspeed":
         facts["tie_embeddings"] = "untie-embeddings-and-output-weights" not in flags
     vocab = row.count("vocab", family.vocab_size or None)
-    head_dim = int(flags["kv-channels"]) if flags.get("kv-channels", "").isdigit() else hidden // heads
-    if "kv-channels" not in flags and hidden % heads:
+    head_dim = hidden // heads
+    if "kv-channels" in flags:
+        (head_dim, *more) = whole_numbers(flags["kv-channels"], "flag kv-channels")
+        if more or not 1 <= head_dim <= hidden:
+            raise CannotUse(f"flag kv-channels: {short(flags['kv-channels'], 40)} is no width of a head")
+    elif hidden % heads:
         raise CannotUse(f"column heads: {hidden} (hidden) is no multiple of {heads}")
+    kv_heads = row.count("kv_heads", heads)
+    if heads % kv_heads:
+        raise CannotUse(f"column kv_heads: {heads} (heads) is no multiple of {kv_heads}")
     gelu = facts.get("activation") == "gelu"
     return ModelShape(
         num_layers=row.count("layers"),
         hidden_size=hidden,
         num_heads=heads,
-        num_kv_heads=row.count("kv_heads", heads),
+        num_kv_heads=kv_heads,
         head_dim=head_dim,
         ffn_size=row.count("ffn", 4 * hidden if gelu else None),
         vocab_size=vocab,
@@ -155,11 +165,11 @@ def _stage_layers(row: Row, stages: int) -> tuple[int, ...]:
         raise CannotUse(f"column layers: {layers} layers in {groups} groups; at least one each, at most {MOST_LAYERS}")
     offsets = re.search(r"offset=\[([-\d, ]+)\]", row.text("notes", ""))
     if "num-layer-list" in flags:
-        listed = [int(word) for word in flags["num-layer-list"].split(",") if word.isdigit()]
-        if len(listed) != groups or sum(listed) != layers:
-            raise CannotUse(f"flag num-layer-list: {listed or 'no list'} for {layers} layers in {groups} groups")
+        listed = whole_numbers(flags["num-layer-list"], "flag num-layer-list")
+        if len(listed) != groups or sum(listed) != layers or min(listed) < 1:
+            raise CannotUse(f"flag num-layer-list: {listed} for {layers} layers in {groups} groups")
     elif offsets and stages > 1:
-        listed = [layers // groups + int(word) for word in offsets[1].split(",")]
+        listed = [layers // groups + more for more in whole_numbers(offsets[1], "offset")]
         if len(listed) != groups or sum(listed) != layers or min(listed) < 1:
             raise CannotUse(f"offset {offsets[1]}: not for {layers} layers in {groups} groups")
     elif layers % groups:
@@ -169,9 +179,11 @@ def _stage_layers(row: Row, stages: int) -> tuple[int, ...]:
     else:
         listed = [layers // groups] * groups
     ends = [sum(listed[: group + 1]) for group in range(groups)]
-    for word in flags.get("noop-layers", "").split(","):
-        if word.isdigit() and int(word) < layers:
-            listed[next(group for group, end in enumerate(ends) if int(word) < end)] -= 1
+    if "noop-layers" in flags:
+        for layer in set(whole_numbers(flags["noop-layers"], "flag noop-layers")):
+            if not 0 <= layer < layers:
+                raise CannotUse(f"flag noop-layers: layer {layer} of {layers}")
+            listed[next(group for group, end in enumerate(ends) if layer < end)] -= 1
     return tuple(listed)
 
 
@@ -181,7 +193,7 @@ def _batch(row: Row, replicas: int, groups: int, stack: Stack) -> tuple[int, int
     if whole % (replicas * size):
         raise CannotUse(f"column global_batch: {whole} is no multiple of dp {replicas} x micro_batch {size}")
     number = whole // (replicas * size)
-    if stack.sharing == "fsdp" and groups > 1:
+    if stack.framework == "fsdp" and groups > 1:
         # Its tables have the sequences of a replica; its pipeline takes them in as many parts as there are stages.
         local = size * number
         if local % groups:
@@ -208,7 +220,7 @@ def _recompute(
         each = int(block[1]) * (1 if "enable-recompute-layers-per-pp-rank" in row.flags else len(groups) // stages)
         return "full", tuple(min(each, n) for n in layers)
     if listed and "e.g." not in written:
-        numbers = [int(word) for word in listed[1].split(",")]
+        numbers = whole_numbers(listed[1], "column recompute")
         if len(numbers) != stages:
             raise CannotUse(f"column recompute: {len(numbers)} numbers for {stages} stages")
         capped = tuple(min(number, n) for number, n in zip(numbers, layers, strict=True))

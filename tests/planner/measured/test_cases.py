@@ -197,7 +197,7 @@ def test_stacks_follow_source_and_flags(tmp_path: Path) -> None:
     fused = read_one(tmp_path, **simple, source="pytorch/torchtitan x", zero="3(FSDP2)", notes="2D + Async TP").work
     assert fused.overlap_tensor and not fused.stack.keeps_gathered
     te = read_one(tmp_path, **simple, source="MooreThreads/SimuMax docs").work.stack
-    assert te.dummy_gradients and te.optimizer_bytes == 12
+    assert te.transformer_engine and te.optimizer_bytes == 12
     fp16 = read_one(tmp_path, **simple, dtype="fp16").work.stack
     assert (fp16.weight_bytes, fp16.gradient_bytes, fp16.optimizer_bytes) == (2, 2, 16)
     less = "o2-optimizer o2-gradient reuse-fp32-param"
