@@ -163,8 +163,8 @@ class Hardware(_Part):
         for place, link in enumerate(self.links):
             if link.bandwidth_gb_s > memory:
                 raise ValueError(
-                    f"links.{place}.bandwidth_gb_s: {link.bandwidth_gb_s:g} GB/s are more than the memory's {memory:g}. "
-                    "Is one in another unit?"
+                    f"links.{place}.bandwidth_gb_s: {link.bandwidth_gb_s:g} GB/s are more than the memory's "
+                    f"{memory:g}. Is one in another unit?"
                 )
         return self
 
@@ -207,7 +207,7 @@ def read_hardware(path: Path) -> Hardware:
         tree = read_tree(data.decode("utf-8-sig"), str(path))
     except UnicodeDecodeError as problem:
         line = data.count(b"\n", 0, problem.start) + 1
-        raise ValueError(f"{path}:{line}  byte {data[problem.start]:#04x} is not UTF-8, so this is no profile") from None
+        raise ValueError(f"{path}:{line}  byte {data[problem.start]:#04x} is not UTF-8; a profile is text") from None
     except RecipeError as problem:
         first = problem.problems[0]
         raise ValueError(f"{path}:{first.line or 1}  {first.message}") from None

@@ -146,13 +146,19 @@ def read_cases(path: str | Path) -> tuple[list[Case], list[Skipped]]:
     except UnicodeDecodeError as problem:
         raise UserError(f"{path}: not a text file in UTF-8") from problem
     try:
-        reader = csv.DictReader(io.StringIO(text, newline=""), restval="")
-        header = [name for name in reader.fieldnames or [] if name]
+        reader = csv.DictReader(io.StringIO(text, newline=""), restval="", strict=True)
+        reader.fieldnames = names = [name.strip() for name in reader.fieldnames or []]
+        header = [name for name in names if name]
         if not set(header) & set(COLUMNS):
-            raise UserError(f"{path}: the first line names none of the columns {', '.join(COLUMNS)}")
+            parted = next((sign for sign in ";\t|" if any(sign in name for name in names)), "")
+            told = f"; it is parted by {parted!r}, and columns are parted by commas" if parted else ""
+            raise UserError(f"{path}: the first line names none of the columns {', '.join(COLUMNS)}{told}")
+        twice = next((name for name in COLUMNS if header.count(name) > 1), None)
+        if twice is not None:
+            raise UserError(f"{path}: the first line names column {twice} twice; which one counts?")
         rows = [(reader.line_num, row) for row in reader]
     except csv.Error as problem:
-        raise UserError(f"{path}: line {reader.line_num}: {problem}") from problem
+        raise UserError(f"{path}: line {reader.line_num + 1} or below it is no CSV: {problem}") from problem
     cases: list[Case] = []
     skipped: list[Skipped] = []
     for line, row in rows:

@@ -47,6 +47,13 @@ class Row:
             raise CannotUse(f"column {column}: {short(written, 40)} must be at least 1 and at most a thousand million")
         return number
 
+    def yes(self, column: str) -> bool:
+        """Whether a cell says yes; an empty one says no."""
+        written = self.text(column, "no")
+        if written not in ("yes", "no"):
+            raise CannotUse(f"column {column}: {short(written, 40)!r} is neither yes nor no")
+        return written == "yes"
+
     def numbers(self, column: str, default: str | None = None) -> list[float]:
         """Positive numbers with spaces between them."""
         try:
@@ -54,7 +61,7 @@ class Row:
         except ValueError:
             raise CannotUse(f"column {column}: {short(self.text(column, default), 40)!r} is no number") from None
         if not all(0 < number < math.inf for number in found):
-            raise CannotUse(f"column {column}: {short(self.text(column, default), 40)} must be more than 0")
+            raise CannotUse(f"column {column}: {short(self.text(column, default), 40)} must be finite and more than 0")
         return found
 
     def value(self) -> float:
@@ -67,3 +74,11 @@ class Row:
     def flags(self) -> dict[str, str]:
         """Flag -> what stands behind its `=`, empty where nothing does."""
         return {name: value for name, _, value in (word.partition("=") for word in self.text("flags", "").split())}
+
+
+def whole_numbers(written: str, place: str) -> list[int]:
+    """Numbers with commas between them, of a flag or a note. Raises CannotUse, which names the place."""
+    try:
+        return [int(word) for word in written.split(",")]
+    except ValueError:
+        raise CannotUse(f"{place}: {short(written, 40)!r} are no whole numbers") from None

@@ -70,7 +70,7 @@ def test_layers_of_stages(tmp_path: Path) -> None:
     assert read_one(tmp_path, **plain, flags="num-layer-list=7,8,8,9").work.stage_layers == (7, 8, 8, 9)
     assert read_one(tmp_path, **plain, notes="offset=[-1, 0, 0, 1]").work.stage_layers == (7, 8, 8, 9)
     assert read_one(tmp_path, **plain, flags="noop-layers=0,31").work.stage_layers == (7, 8, 8, 7)
-    assert "no list" in reason(tmp_path, **plain, flags="num-layer-list")
+    assert "no whole numbers" in reason(tmp_path, **plain, flags="num-layer-list")
     assert "30 layers in 4 groups" in reason(tmp_path, **plain, layers="30")
 
 
@@ -92,7 +92,7 @@ def test_layers_of_stages(tmp_path: Path) -> None:
         ({"layers": "many"}, "column layers: 'many' is no whole number"),
         ({"layers": "0"}, "column layers: 0 must be at least 1"),
         ({"value": "fast"}, "column value: 'fast' is no number"),
-        ({"value": "-3"}, "column value: -3 must be more than 0"),
+        ({"value": "-3"}, "column value: -3 must be finite and more than 0"),
         ({"value_by_rank": "1 2 3"}, "column value_by_rank: 3 values for 4 stages"),
         ({"micro_batch": ""}, "column micro_batch: empty"),
         ({"vpp": ""}, "column vpp: empty"),
@@ -105,6 +105,22 @@ def test_layers_of_stages(tmp_path: Path) -> None:
         ({"dp": "1000000", "device_count": "", "global_batch": "1000000"}, "columns dp, tp, pp, cp: 8000000 devices"),
         ({"pp": "64", "device_count": "", "value_by_rank": ""}, "column layers: 32 layers in 256 groups"),
         ({"hidden": "4097"}, "column heads: 4097 (hidden) is no multiple of 32"),
+        ({"kv_heads": "1000"}, "column kv_heads: 32 (heads) is no multiple of 1000"),
+        ({"value": "inf"}, "column value: inf must be finite"),
+        ({"value_by_rank": "1 nan 3 4"}, "column value_by_rank: 1 nan 3 4 must be finite"),
+        ({"zero": "4"}, "column zero: '4' is none of 0, 1, 2, 3"),
+        ({"zero": "1e3"}, "column zero: '1e3' is none of 0, 1, 2, 3"),
+        ({"zero": "2.5"}, "column zero: '2.5' is none of 0, 1, 2, 3"),
+        ({"sequence_parallel": "maybe"}, "column sequence_parallel: 'maybe' is neither yes nor no"),
+        ({"num_experts": "8", "top_k": "9"}, "column top_k: 9 of 8 experts"),
+        ({"recompute": "full per-stage [1, , 2]"}, "column recompute: '1, , 2' are no whole numbers"),
+        ({"flags": "kv-channels=²"}, "flag kv-channels: '²' are no whole numbers"),
+        ({"flags": "kv-channels=0"}, "flag kv-channels: 0 is no width of a head"),
+        ({"flags": "kv-channels=128,128"}, "flag kv-channels: 128,128 is no width of a head"),
+        ({"flags": "num-layer-list=2,2,x"}, "flag num-layer-list: '2,2,x' are no whole numbers"),
+        ({"flags": "noop-layers=x"}, "flag noop-layers: 'x' are no whole numbers"),
+        ({"flags": "noop-layers=32"}, "flag noop-layers: layer 32 of 32"),
+        ({"notes": "offset=[1-2]"}, "offset: '1-2' are no whole numbers"),
     ],
 )
 def test_a_row_that_cannot_be_used_names_rule_and_column(tmp_path, changes, told) -> None:
@@ -117,11 +133,48 @@ def test_a_bad_cell_costs_its_own_row_only(tmp_path: Path) -> None:
     assert [(row.row, row.reason.split(":")[0]) for row in skipped] == [(2, "column heads"), (4, "column tp")]
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda head, body: f"{head},layers\n{body},999\n", "names column layers twice"),
+        (lambda head, body: f"{head};\n{body}".replace(",", ";"), "parted by ';'"),
+        (lambda head, body: f"{head}\n{body}".replace(",", "\t"), "parted by '\\t'"),
+        (lambda head, body: f'{head}\n"{body}\n', "line 2 or below it is no CSV"),
+        (lambda head, body: f"{head}\n{'x' * 200_000},{body}\n", "field limit"),
+        (lambda head, body: "\n\n", "names none of the columns"),
+        (lambda head, body: "", "names none of the columns"),
+    ],
+)
+def test_a_file_that_is_no_table_is_told(tmp_path: Path, change, told: str) -> None:
+    path = written(tmp_path / "c.csv", LLAMA)
+    head, body = path.read_text().strip().split("\n")
+    path.write_text(change(head, body))
+    with pytest.raises(UserError, match=r"c\.csv: ") as caught:
+        read_cases(path)
+    assert told in str(caught.value)
+
+
+def test_a_table_is_read_however_its_lines_end_and_begin(tmp_path: Path) -> None:
+    path = written(tmp_path / "c.csv", LLAMA)
+    head, body = path.read_text().strip().split("\n")
+    for text in (f"\ufeff{head}\n{body}", f"{head}\r\n{body}\r\n", f"{head}\n\n{body}\n\n",
+                 f"{head.replace(',', ' , ')}\n{body},stray,cells\n"):  # fmt: skip
+        path.write_bytes(text.encode())
+        cases, skipped = read_cases(path)
+        assert len(cases) == 1 and not skipped
+    path.write_text(head + "\n")
+    assert read_cases(path) == ([], [])
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(COLUMNS),
-        st.sampled_from(["", "x", "-1", "0", "1", "2", "3", "64", "1e9", "nan", "1.5", "½", "[2, 2]", "2="])
+        st.sampled_from(
+            ["", "x", "-1", "0", "1", "2", "3", "64", "1e9", "nan", "1.5", "½", "²", "[2, 2]", "[ , ]", "[1-2]", "2="]
+            + [f"{flag}={value}" for flag in ("kv-channels", "noop-layers", "num-layer-list") for value in "0²,"]
+            + ["offset=[,]", "offset=[1-2]", "full/block/0", "1(weight_shard_size=0)"]
+        )
         | st.text(max_size=8),
         max_size=4,
     )
