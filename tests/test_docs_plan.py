@@ -15,9 +15,10 @@ import pytest
 from test_docs import REPO, WRITE, name, quoted
 
 from msparallel.plan import resolve
-from msparallel.planner.estimate import StageMemory, estimate
+from msparallel.planner.estimate import estimate
 from msparallel.planner.layer_time import layer_time
 from msparallel.planner.measured.evaluate import evaluate
+from msparallel.planner.memory import StageMemory
 from msparallel.planner.workload import workload_of
 from msparallel.recipe.load import load_recipe
 

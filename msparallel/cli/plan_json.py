@@ -14,7 +14,8 @@ from typing import Any
 
 from msparallel.mesh import AXES
 from msparallel.plan import Plan
-from msparallel.planner.estimate import Estimate, StageMemory
+from msparallel.planner.estimate import Estimate
+from msparallel.planner.memory import StageMemory
 from msparallel.planner.placement import placement
 from msparallel.planner.reasons import reasons
 from msparallel.planner.search.changes import Change
@@ -131,7 +132,7 @@ def candidate_document(plan: Plan, found: Estimate) -> dict[str, Any]:
         "bubble": found.bubble,
         "exposed_s": found.time.exposed_s,
         "total_gib": max(stage.total_bytes for stage in found.memory) / GIB,
-        "high_gib": max(stage.high_bytes for stage in found.memory) / GIB,
+        "high_gib": found.fullest.high_bytes / GIB,
         "placement": _placement(found),
         "overrides": typed_overrides(plan, work),
     }

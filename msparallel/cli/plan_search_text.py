@@ -59,7 +59,7 @@ def mending_lines(plan: Plan, settings: tuple[dict[str, Any], Estimate] | None, 
     if settings is not None:
         typed = " ".join(format_override(key, value) for key, value in settings[0].items())
         found = settings[1]
-        high, step = f"{_high(found) / GIB:.1f} GiB at the high end", seconds_text(found.time.step_s)
+        high, step = f"{found.fullest.high_bytes / GIB:.1f} GiB at the high end", seconds_text(found.time.step_s)
         return [f"It fits with {typed}: {high}, {step} a step."]
     return ["No settings make it fit on this mesh (--search looks at others).", *_change_lines(changes)]
 
@@ -83,7 +83,7 @@ def _ranking(found: Search, width: int) -> list[str]:
         work = best.work
         rows.append((
             str(place), str(work.mesh).rpartition(" ")[0], str(work.micro_batch_size), work.recompute,
-            work.optimizer_shard, f"{_high(best) / GIB:.1f}", f"{best.mfu:.1%}",
+            work.optimizer_shard, f"{best.fullest.high_bytes / GIB:.1f}", f"{best.mfu:.1%}",
             f"{best.tokens_per_s_per_device:,.0f}", seconds_text(best.time.step_s), more_text(best),
         ))  # fmt: skip
     lines = table(rows, width, right={0, 2, 5, 6, 7, 8})
@@ -104,16 +104,12 @@ def more_text(best: Estimate) -> str:
     return " ".join(told) or "-"
 
 
-def _high(found: Estimate) -> int:
-    return max(stage.high_bytes for stage in found.memory)
-
-
 def _trade_offs(found: Search) -> list[str]:
     """Each against the first."""
     best, lines = found.candidates[0], []
     for place, other in enumerate(found.candidates[1:], 2):
         slower = other.time.step_s / best.time.step_s - 1
-        told = [f"{slower:.1%} slower", _signed((_high(other) - _high(best)) / GIB, "GiB", 1),
+        told = [f"{slower:.1%} slower", _signed((other.fullest.high_bytes - best.fullest.high_bytes) / GIB, "GiB", 1),
                 _signed((other.bubble - best.bubble) * 100, "points of bubble", 1)]  # fmt: skip
         for axis in other.time.exposed_s:
             apart = other.time.exposed_s[axis] - best.time.exposed_s.get(axis, 0.0)

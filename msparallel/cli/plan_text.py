@@ -15,7 +15,8 @@ from msparallel.cli.columns import fit, table
 from msparallel.errors import printable
 from msparallel.mesh import AXES
 from msparallel.plan import Plan
-from msparallel.planner.estimate import Estimate, StageMemory
+from msparallel.planner.estimate import Estimate
+from msparallel.planner.memory import StageMemory
 from msparallel.planner.pipeline import Task, pipeline_tasks
 from msparallel.planner.placement import placement
 from msparallel.planner.reasons import reasons
@@ -89,10 +90,10 @@ def memory_lines(found: Estimate, width: int) -> list[str]:
     shown = found.memory if len(found.memory) <= MOST_STAGES else found.memory[: MOST_STAGES // 2]
     rows += [_memory_row(stage) for stage in shown]
     lines = table(rows, width, right=range(9))
-    end = max(found.limit_bytes, *(stage.high_bytes for stage in found.memory))
+    end = max(found.limit_bytes, found.fullest.high_bytes)
     bars = [f"  {stage.stage:>5}  {_bar(stage, min(72, width - 10), end, found.limit_bytes)}" for stage in shown]
     rest = len(found.memory) - len(shown)
-    fullest = max(found.memory, key=lambda stage: stage.high_bytes)
+    fullest = found.fullest
     told = f"  ... {rest} more stages; the fullest is stage {fullest.stage}: {_gib(fullest.high_bytes)} at the high end"
     more = [told] if rest else []
     letters = ", ".join(f"{letter} {name}" for letter, name in PARTS)
@@ -254,7 +255,7 @@ def seconds_text(seconds: float) -> str:
 
 def verdict_lines(found: Estimate) -> list[str]:
     """Whether it fits."""
-    fullest = max(found.memory, key=lambda stage: stage.high_bytes)
+    fullest = found.fullest
     place = f"stage {fullest.stage}" if len(found.memory) > 1 else "a device"
     numbers = (
         f"{place} needs {_gib(fullest.total_bytes)} GiB, {_gib(fullest.high_bytes)} at the high end, of "

@@ -1,9 +1,9 @@
 """Most memory that a rank of each pipeline stage holds at once, by term, on paper.
 
-In: a Workload and a hardware profile. Out: a StageMemory for each stage. Weights, gradients and moments are
+In: a Workload. Out: a StageMemory for each stage. Weights, gradients and moments are
 `planner/state.py`'s, kept tensors of a layer `planner/activations.py`'s.
 
->>> memory = stage_memories(workload_of(resolve(load_recipe("llama2_7b_dp2_tp2_pp2"))), load_hardware("atlas_800t_a2"))
+>>> memory = stage_memories(workload_of(resolve(load_recipe("llama2_7b_dp2_tp2_pp2"))))
 >>> [round(stage.total_bytes / 2**30, 1) for stage in memory]
 [44.7, 37.7]
 
@@ -28,12 +28,12 @@ what frameworks count; the hardware profile's usable memory leaves room for them
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from msparallel.hardware import Hardware
 from msparallel.planner.activations import Sizes, expert_rows, groups_in_flight, kept_bytes, sizes_of
-from msparallel.planner.estimate import StageMemory
 from msparallel.planner.shards import layer_parameters
 from msparallel.planner.state import State, first_table_bytes, stage_states
 from msparallel.planner.workload import Workload
@@ -49,6 +49,37 @@ _FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_
 """Matrix -> the one that a stack with fused matrices has it in."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class StageMemory:
+    """Most that a rank of a stage holds at once, by term, in bytes.
+
+    Attributes:
+        activations_bytes: what layers keep for the backward pass, of all micro-batches that are under way.
+        other_bytes: what is alive beside that at the peak: logits, a layer being computed again, gathered weights,
+            buffers of collectives.
+        low_bytes, high_bytes: the band around `total_bytes`; `fits` asks for the high end.
+    """
+
+    stage: int
+    layers: int
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int
+    other_bytes: int
+    low_bytes: int
+    high_bytes: int
+
+    @property
+    def state_bytes(self) -> int:
+        """What stays from step to step."""
+        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        return self.state_bytes + self.activations_bytes + self.other_bytes
+
+
 class _Matrices(NamedTuple):
     """Numbers in the matrices of a layer on a rank: of all, and of the largest product's."""
 
@@ -56,11 +87,15 @@ class _Matrices(NamedTuple):
     largest: float
 
 
-def stage_memories(work: Workload, hardware: Hardware) -> tuple[StageMemory, ...]:
-    """Every stage's, first to last. Nothing of the hardware counts yet: all devices hold alike."""
-    del hardware
+def stage_memories(work: Workload) -> tuple[StageMemory, ...]:
+    """Every stage's, first to last. Nothing of the hardware counts: all devices hold alike."""
     step = _Step(work)
     return tuple(step.memory(stage, state) for stage, state in enumerate(stage_states(work)))
+
+
+def fullest_of(memory: Iterable[StageMemory]) -> StageMemory:
+    """The stage that needs most at the high end of its band."""
+    return max(memory, key=lambda stage: stage.high_bytes)
 
 
 def static_bytes(work: Workload) -> tuple[int, ...]:

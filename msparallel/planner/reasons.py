@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from msparallel.planner.estimate import StepTime
+from msparallel.planner.step_time import StepTime
 from msparallel.planner.workload import Workload
 
 

@@ -19,6 +19,7 @@ they are the slowest stage's, since the global norm makes all stages wait.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -26,9 +27,40 @@ from msparallel.hardware import Hardware
 from msparallel.hardware.speed import Product, Speed
 from msparallel.model.shape import ModelShape
 from msparallel.planner.cut import ITEM_BYTES, Cut, cut_of, experts_numbers
-from msparallel.planner.estimate import StepTime
 from msparallel.planner.layer_time import LOGIT_BACKWARD, LOGIT_FORWARD, Pass, layer_passes, speed_of
 from msparallel.planner.workload import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """Seconds of a step on the stage that ends it; the parts add up to `step_s`.
+
+    Attributes:
+        compute_parts_s: what the forward and backward passes run: products, attention, memory (operators that only
+            move it).
+        peak_parts_s: what products and attention would take at the peak.
+        recompute_s: what is computed again.
+        exposed_s: axis -> messages that computation waits for: tp, cp, ep, pp, dp.
+        bubble_s: waiting for other stages, uneven ones too.
+        optimizer_s: the update of the weights.
+        flops: of the model in a step, all devices together, recomputation left out.
+    """
+
+    compute_parts_s: dict[str, float]
+    peak_parts_s: dict[str, float]
+    recompute_s: float
+    exposed_s: dict[str, float]
+    bubble_s: float
+    optimizer_s: float
+    flops: float
+
+    @property
+    def compute_s(self) -> float:
+        return sum(self.compute_parts_s.values())
+
+    @property
+    def step_s(self) -> float:
+        return self.compute_s + self.recompute_s + sum(self.exposed_s.values()) + self.bubble_s + self.optimizer_s
 
 
 class Pace(NamedTuple):
@@ -84,14 +116,12 @@ def step_time(work: Workload, hardware: Hardware) -> StepTime:
     if cut.stack.framework != "mindspore" and groups == 1 and mesh.pp > 1:  # others wait for what they send
         hops += 2 * (count - 1)
     peak = speed.peak(cut.dtype)
-    parts = {
-        "products": count * (forward.products_s + backward.products_s),
-        "attention": count * (forward.attention_s + backward.attention_s),
-        "memory": count * (forward.memory_s + backward.memory_s),
-    }
     return StepTime(
-        compute_s=sum(parts.values()),
-        compute_parts_s=parts,
+        compute_parts_s={
+            "products": count * (forward.products_s + backward.products_s),
+            "attention": count * (forward.attention_s + backward.attention_s),
+            "memory": count * (forward.memory_s + backward.memory_s),
+        },
         peak_parts_s={
             "products": count * (forward.flops + backward.flops) / peak,
             "attention": count * (forward.attention_flops + backward.attention_flops) / peak,

@@ -28,7 +28,8 @@ from msparallel.cli.plan_text import (
 from msparallel.errors import printable
 from msparallel.mesh import AXES
 from msparallel.plan import Plan
-from msparallel.planner.estimate import Estimate, StageMemory
+from msparallel.planner.estimate import Estimate
+from msparallel.planner.memory import StageMemory
 from msparallel.planner.placement import placement
 from msparallel.planner.reasons import reasons
 from msparallel.planner.search.changes import Change
@@ -68,7 +69,7 @@ def plan_data(
 
 def _plan(name: str, found: Estimate, typed: str) -> dict[str, Any]:
     work = found.work
-    high = max(stage.high_bytes for stage in found.memory)
+    high_gib = found.fullest.high_bytes / GIB
     return {
         "name": name,
         "mesh_text": str(work.mesh),
@@ -101,7 +102,7 @@ def _plan(name: str, found: Estimate, typed: str) -> dict[str, Any]:
              "where": f"{'crosses servers' if axis.crosses else 'inside a server'}, {' and '.join(axis.links)}"}
             for axis in placement(work.mesh, work.devices_per_node, found.hardware, work.expert_parallel)
         ],
-        "point": {"gib": high / GIB, "gib_text": f"{high / GIB:.1f} GiB", "tokens": found.tokens_per_s_per_device,
+        "point": {"gib": high_gib, "gib_text": f"{high_gib:.1f} GiB", "tokens": found.tokens_per_s_per_device,
                   "tokens_text": f"{found.tokens_per_s_per_device:,.0f} tokens/s"},
     }  # fmt: skip
 

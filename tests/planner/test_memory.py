@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from msparallel.hardware import load_hardware
 from msparallel.mesh import Mesh
 from msparallel.model.shape import ModelShape
 from msparallel.plan import resolve
@@ -20,7 +19,6 @@ from msparallel.recipe.load import load_recipe
 pytestmark = pytest.mark.pure
 
 GIB = 2**30
-ATLAS = load_hardware("atlas_800t_a2")
 STACKS = (MSPARALLEL, MINDFORMERS, torchtitan(), megatron("bfloat16"), megatron("bfloat16", transformer_engine=True))
 
 _NONE, _WHOLE = ["parallel.recompute=none"], "parallel.optimizer_shard=false"
@@ -66,7 +64,7 @@ def workloads(draw) -> Workload:
 @settings(max_examples=200, deadline=None)
 @given(workloads())
 def test_terms_add_up_and_the_band_holds_the_total(work: Workload) -> None:
-    found = stage_memories(work, ATLAS)
+    found = stage_memories(work)
     assert len(found) == work.mesh.pp and sum(stage.layers for stage in found) == work.shape.num_layers
     for stage in found:
         parts = stage.weights_bytes, stage.gradients_bytes, stage.optimizer_bytes
@@ -86,7 +84,7 @@ def test_more_tensor_parallel_never_raises_weights(work: Workload) -> None:
     if work.stack.framework == "mindspore":
         work = replace(work, optimizer_shard="none")
     more = replace(work, mesh=replace(work.mesh, tp=2 * tp))
-    for stage, cut in zip(stage_memories(work, ATLAS), stage_memories(more, ATLAS), strict=True):
+    for stage, cut in zip(stage_memories(work), stage_memories(more), strict=True):
         assert cut.weights_bytes <= stage.weights_bytes
         assert cut.state_bytes <= stage.state_bytes
 
@@ -94,7 +92,7 @@ def test_more_tensor_parallel_never_raises_weights(work: Workload) -> None:
 @settings(max_examples=200, deadline=None)
 @given(workloads())
 def test_recompute_never_raises_activations(work: Workload) -> None:
-    found = [stage_memories(replace(work, recompute=level), ATLAS) for level in ("none", "selective", "full")]
+    found = [stage_memories(replace(work, recompute=level)) for level in ("none", "selective", "full")]
     for none, selective, full in zip(*found, strict=True):
         assert none.activations_bytes >= selective.activations_bytes >= full.activations_bytes
 
@@ -102,9 +100,9 @@ def test_recompute_never_raises_activations(work: Workload) -> None:
 @settings(max_examples=100, deadline=None)
 @given(workloads())
 def test_larger_micro_batches_and_longer_sequences_never_need_less(work: Workload) -> None:
-    before = stage_memories(work, ATLAS)
+    before = stage_memories(work)
     for more in (replace(work, micro_batch_size=work.micro_batch_size + 1), replace(work, seq_length=8192)):
-        for small, large in zip(before, stage_memories(more, ATLAS), strict=True):
+        for small, large in zip(before, stage_memories(more), strict=True):
             assert large.total_bytes >= small.total_bytes
 
 
@@ -114,8 +112,8 @@ def test_recomputing_fewer_layers_lies_between_none_and_all(work: Workload) -> N
     stages = work.mesh.pp
     layers = [work.layers_of_stage(stage) for stage in range(stages)]
     some = replace(work, recompute="full", recomputed_layers=tuple(n // 2 for n in layers))
-    none, full = (stage_memories(replace(work, recompute=level), ATLAS) for level in ("none", "full"))
-    for stage, half in enumerate(stage_memories(some, ATLAS)):
+    none, full = (stage_memories(replace(work, recompute=level)) for level in ("none", "full"))
+    for stage, half in enumerate(stage_memories(some)):
         assert full[stage].activations_bytes <= half.activations_bytes <= none[stage].activations_bytes
 
 
@@ -151,7 +149,7 @@ def test_recomputing_fewer_layers_lies_between_none_and_all(work: Workload) -> N
 def test_live_memory_is_what_dry_runs_saw(recipe: str, overrides: list[str], seen_gib: list[float]) -> None:
     """Seen with `msparallel dryrun`, MindSpore 2.9.0, 30 November 2026: alive beside the state, at the peak."""
     plan = resolve(load_recipe(recipe, overrides))
-    for stage, seen in zip(stage_memories(workload_of(plan), plan.hardware), seen_gib, strict=True):
+    for stage, seen in zip(stage_memories(workload_of(plan)), seen_gib, strict=True):
         assert (stage.activations_bytes + stage.other_bytes) / GIB == pytest.approx(seen, rel=0.04)
 
 
@@ -163,8 +161,8 @@ def test_transformer_engine_keeps_empty_gradients_and_exchanged_heads() -> None:
         seq_length=4096, dtype="bfloat16", stack=megatron("bfloat16", transformer_engine=True), vocab_parallel=True,
         context_parallel_algo="ulysses",
     )  # fmt: skip
-    engine = stage_memories(work, ATLAS)[0]
-    older = stage_memories(replace(work, stack=replace(work.stack, transformer_engine=False)), ATLAS)[0]
+    engine = stage_memories(work)[0]
+    older = stage_memories(replace(work, stack=replace(work.stack, transformer_engine=False)))[0]
     assert engine.activations_bytes - older.activations_bytes == 2 * 3 * 2048 * 1024 * 2
     matrices = 4 * 1024 * 1024 + 3 * 1024 * 4096
     largest = 2 * 1024 * 4096
@@ -178,7 +176,7 @@ def test_what_megatron_keeps_between_steps() -> None:
         micro_batch_num=4, seq_length=4096, dtype="bfloat16", stack=megatron("bfloat16"), vocab_parallel=True,
         sequence_parallel=True, layer_table_bytes=1000, table_bytes=500,
     )  # fmt: skip
-    first, last = stage_memories(work, ATLAS)
+    first, last = stage_memories(work)
     hidden = 4096 // 2 * 1024 * 2
     buffer, tables = 2 * hidden, 4 * 1000 + 500
     assert static_bytes(work)[0] - first.state_bytes == 2 * 1 * hidden + buffer + tables

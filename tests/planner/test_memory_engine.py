@@ -36,7 +36,7 @@ def check(words: list[str]) -> None:
     other stage within 8 %."""
     plan = resolve(load_recipe(words[0], words[1:]))
     job = recipe_job(plan, "full")
-    paper = stage_memories(workload_of(plan), plan.hardware)
+    paper = stage_memories(workload_of(plan))
     apart = {}
     for engine in dry_run(job, job.stage_ranks(), progress=False).ranks:
         stage = paper[plan.mesh.coordinates(engine.rank)["pp"]]

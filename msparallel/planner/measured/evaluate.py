@@ -24,10 +24,10 @@ from typing import Any
 
 from msparallel.errors import UserError
 from msparallel.hardware import load_hardware
-from msparallel.planner.estimate import limit_bytes
+from msparallel.planner.estimate import fits
 from msparallel.planner.measured.cases import METRICS, Case, Metric, Skipped, read_cases
 from msparallel.planner.measured.families import half_of
-from msparallel.planner.memory import stage_memories, static_bytes
+from msparallel.planner.memory import fullest_of, stage_memories, static_bytes
 from msparallel.planner.step_time import step_time
 
 GIB = 2**30
@@ -220,15 +220,15 @@ def _row(case: Case) -> Row:
         assert case.hardware is not None, "rows of time have a profile"
         hardware = load_hardware(case.hardware)
         measured, estimate = case.measured_s, step_time(case.work, hardware).step_s
-        fits = max(stage.high_bytes for stage in stage_memories(case.work, hardware)) <= limit_bytes(hardware)
-        return Row(case=case, measured=measured, estimate=estimate, stages=(), error=estimate / measured - 1, fits=fits)
+        error, roomy = estimate / measured - 1, fits(case.work, hardware)
+        return Row(case=case, measured=measured, estimate=estimate, stages=(), error=error, fits=roomy)
     high = None
     if case.metric == "model_state":
         estimates = [held / GIB for held in static_bytes(case.work)]
     else:
-        memory = stage_memories(case.work, load_hardware(case.hardware or "atlas_900_a2"))
+        memory = stage_memories(case.work)
         estimates = [stage.total_bytes / GIB for stage in memory]
-        high = max(stage.high_bytes for stage in memory) / GIB
+        high = fullest_of(memory).high_bytes / GIB
     stages = tuple(zip(case.value_by_stage, estimates, strict=True)) if case.value_by_stage else ()
     pairs = stages or ((case.value, max(estimates)),)
     errors = [estimate / measured - 1 for measured, estimate in pairs]

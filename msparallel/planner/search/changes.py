@@ -17,9 +17,9 @@ from typing import Any
 from msparallel.hardware import Hardware
 from msparallel.mesh import Mesh
 from msparallel.plan import Plan
-from msparallel.planner.estimate import Estimate, estimate
+from msparallel.planner.estimate import Estimate, estimate, fits
 from msparallel.planner.search.overrides import overrides_of
-from msparallel.planner.search.rejected import SHORTEST, fits
+from msparallel.planner.search.rejected import SHORTEST
 from msparallel.planner.search.space import Space, engine_cuts, meshes, refusal, strategies, with_batch
 from msparallel.planner.step_time import step_time
 from msparallel.planner.workload import Workload

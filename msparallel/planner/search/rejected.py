@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from msparallel.hardware import Hardware
-from msparallel.planner.estimate import limit_bytes
-from msparallel.planner.memory import stage_memories
+from msparallel.planner.estimate import fits, limit_bytes
 from msparallel.planner.search.search import Family, Need, Search
 from msparallel.planner.workload import Workload
 from msparallel.recipe.rules.devices import MAX_DEVICES
@@ -79,7 +78,7 @@ def _settings(found: Search) -> Iterator[Rejection]:
 def _without_room(found: Search, settings: dict[str, Any], family: Family, neighbour: str) -> Rejection:
     need = family.lightest
     assert need is not None, "a family of legal strategies has a lightest one"
-    changes = [neighbour, shorter_sequence(need.work, found.hardware), more_devices(need.work, found.hardware)]
+    changes = [neighbour, halved_sequence(need.work, found.hardware), doubled_replicas(need.work, found.hardware)]
     return Rejection(
         settings=settings,
         rule="memory",
@@ -121,12 +120,7 @@ def _neighbour(found: Search, pp: int, tp: int) -> str:
     return " with ".join(f"{name} {value}" for name, value in parts)
 
 
-def fits(work: Workload, hardware: Hardware) -> bool:
-    """Whether every stage has room at the high end of its band."""
-    return max(stage.high_bytes for stage in stage_memories(work, hardware)) <= limit_bytes(hardware)
-
-
-def shorter_sequence(work: Workload, hardware: Hardware) -> str:
+def halved_sequence(work: Workload, hardware: Hardware) -> str:
     """Half the sequence, or a half of that, with which a strategy has room."""
     length = work.seq_length // 2
     while length >= SHORTEST and length % (work.mesh.cp * work.mesh.tp) == 0:
@@ -136,7 +130,7 @@ def shorter_sequence(work: Workload, hardware: Hardware) -> str:
     return ""
 
 
-def more_devices(work: Workload, hardware: Hardware) -> str:
+def doubled_replicas(work: Workload, hardware: Hardware) -> str:
     """Twice the replicas, or twice that, over which the same strategy shares its state out."""
     for factor in (2, 4, 8, 16, 32):
         mesh = replace(work.mesh, dp=work.mesh.dp * factor)

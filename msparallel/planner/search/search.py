@@ -28,9 +28,9 @@ from dataclasses import dataclass
 
 from msparallel.hardware import Hardware
 from msparallel.mesh import Mesh
-from msparallel.planner.estimate import Estimate, StageMemory, estimate, limit_bytes
+from msparallel.planner.estimate import Estimate, estimate, fits, limit_bytes
 from msparallel.planner.layer_time import layer_time
-from msparallel.planner.memory import stage_memories
+from msparallel.planner.memory import StageMemory, fullest_of, stage_memories
 from msparallel.planner.search.space import Refusal, Space, combinations, meshes, refusal, strategies, with_batch
 from msparallel.planner.step_time import step_time
 from msparallel.planner.workload import Workload
@@ -170,8 +170,8 @@ def _fitting(
     """Sizes of the micro-batch with which a strategy fits; those of `known` are taken to."""
     family, limit = Family(legal=len(sizes)), limit_bytes(hardware)
 
-    def fits(size: int) -> bool:
-        need = _need(with_batch(work, space, size), hardware)
+    def has_room(size: int) -> bool:
+        need = _need(with_batch(work, space, size))
         family.see(need)
         return need.stage.high_bytes <= limit
 
@@ -180,19 +180,19 @@ def _fitting(
     low = max((place for place, size in enumerate(summed, 1) if size in known), default=0)
     high, probe = len(summed), low  # the first `low` fit, those from `high` on do not
     while low < high:
-        if fits(summed[probe]):
+        if has_room(summed[probe]):
             low = probe + 1
             probe = high - 1 if low == 1 else (low + high) // 2
         else:
             high = probe
             probe = (low + high) // 2
-    found = summed[:low] + [size for size in sizes[len(summed) :] if size in known or fits(size)]
+    found = summed[:low] + [size for size in sizes[len(summed) :] if size in known or has_room(size)]
     family.fitting = len(found)
     return found, family
 
 
-def _need(work: Workload, hardware: Hardware) -> Need:
-    return Need(work=work, stage=max(stage_memories(work, hardware), key=lambda stage: stage.high_bytes))
+def _need(work: Workload) -> Need:
+    return Need(work=work, stage=fullest_of(stage_memories(work)))
 
 
 def _fastest(works: Iterable[Workload], hardware: Hardware, top: int) -> tuple[tuple[Estimate, ...], int]:
@@ -206,7 +206,7 @@ def _fastest(works: Iterable[Workload], hardware: Hardware, top: int) -> tuple[t
         timed += 1
         key = (*work.mesh.shape, work.expert_parallel)
         better = step < best.get(key, (float("inf"),))[0]
-        if better and _need(work, hardware).stage.high_bytes <= limit_bytes(hardware):
+        if better and fits(work, hardware):
             best[key] = (step, work)
             if len(best) >= top:
                 last_place = sorted(step for step, _ in best.values())[top - 1]

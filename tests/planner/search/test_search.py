@@ -10,11 +10,11 @@ import pytest
 
 from msparallel.hardware import Hardware, load_hardware
 from msparallel.plan import Plan, resolve
-from msparallel.planner.estimate import estimate, limit_bytes
+from msparallel.planner.estimate import estimate, fits, limit_bytes
 from msparallel.planner.memory import stage_memories
 from msparallel.planner.search.changes import other_settings, smallest_changes
 from msparallel.planner.search.overrides import space_of
-from msparallel.planner.search.rejected import fits, rejections
+from msparallel.planner.search.rejected import rejections
 from msparallel.planner.search.search import floor_s, search
 from msparallel.planner.search.space import Space, meshes, refusal, strategies, with_batch
 from msparallel.planner.step_time import step_time
@@ -147,7 +147,7 @@ def test_a_family_without_room_says_what_its_lightest_needs_and_the_change_works
         alike = [other for other in everything if all(_setting(other, key) == value
                  for key, value in one.settings.items())]  # fmt: skip
         assert len(alike) == one.count
-        least = min(max(stage.high_bytes for stage in stage_memories(other, plan.hardware)) for other in alike)
+        least = min(max(stage.high_bytes for stage in stage_memories(other)) for other in alike)
         assert one.needs_bytes == least > limit_bytes(plan.hardware)
         assert f"{least / 2**30:.1f} GiB" in one.reason
         assert one.change

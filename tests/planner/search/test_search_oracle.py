@@ -9,7 +9,7 @@ from oracle_models import CASES, Case, Strategy
 
 from msparallel.hardware import load_hardware
 from msparallel.mesh import Mesh
-from msparallel.planner.search.changes import fits
+from msparallel.planner.estimate import fits
 from msparallel.planner.search.search import search
 from msparallel.planner.search.space import meshes, refusal, strategies, with_batch
 from msparallel.planner.step_time import step_time
