@@ -20,7 +20,8 @@ from msparallel.plan import Plan
 from msparallel.planner.estimate import Estimate, estimate, fits
 from msparallel.planner.search.overrides import overrides_of
 from msparallel.planner.search.rejected import SHORTEST
-from msparallel.planner.search.space import Space, engine_cuts, meshes, refusal, strategies, with_batch
+from msparallel.planner.search.rules import engine_cuts, refusal
+from msparallel.planner.search.space import Space, meshes, strategies, with_batch
 from msparallel.planner.step_time import step_time
 from msparallel.planner.workload import Workload
 from msparallel.recipe.rules.devices import MAX_DEVICES
@@ -112,6 +113,8 @@ def more_devices(work: Workload, hardware: Hardware, space: Space) -> Change | N
     parts = [n for n in divisors(full) if n > space.devices]
     nodes = range(full * (space.devices // full + 1), MAX_DEVICES + 1, full)
     counts = sorted({*parts, *nodes})
+    if not counts:
+        return None
     low, high, found = 0, None, None
     for place in (2**power for power in range(len(counts).bit_length() + 1)):
         place = min(place, len(counts)) - 1

@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from msparallel.plan import Plan
-from msparallel.planner.search.space import Space, engine_cuts
+from msparallel.planner.search.rules import engine_cuts
+from msparallel.planner.search.space import Space
 from msparallel.planner.workload import Workload
 from msparallel.recipe import derive
 from msparallel.recipe.override import format_override, with_values

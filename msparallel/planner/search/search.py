@@ -6,7 +6,7 @@ fit, in families.
 
 It is complete over the space without asking everything of everything:
 
-1. A rule that refuses a mesh refuses all its settings (`space.refusal`).
+1. A rule that refuses a mesh refuses all its settings (`rules.refusal`).
 2. Memory grows with the size of a micro-batch, all else equal: what a stage keeps of a replica's sequences grows. So
    bisection finds the sizes that fit. A step of one micro-batch keeps no sums of gradients and is asked by itself.
 3. What fits is taken to fit with one setting more frugal too: more recomputed, tokens cut over tp, a stronger shard.
@@ -31,7 +31,8 @@ from msparallel.mesh import Mesh
 from msparallel.planner.estimate import Estimate, estimate, fits, limit_bytes
 from msparallel.planner.layer_time import layer_time
 from msparallel.planner.memory import StageMemory, fullest_of, stage_memories
-from msparallel.planner.search.space import Refusal, Space, combinations, meshes, refusal, strategies, with_batch
+from msparallel.planner.search.rules import Refusal, refusal
+from msparallel.planner.search.space import Space, combinations, meshes, strategies, with_batch
 from msparallel.planner.step_time import step_time
 from msparallel.planner.workload import Workload
 

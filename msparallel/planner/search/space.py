@@ -1,13 +1,11 @@
-"""Which strategies a search looks at, and which of them the recipe's rules allow.
+"""Which strategies a search looks at: all that the recipe's rules allow.
 
 In: a Workload whose model, sequence and software stay, and a Space: devices, batch, what may be chosen. Out: every mesh
-of the space; a Refusal for one that no setting makes legal; the legal settings of the others. What `recipe/rules/` says
-of a whole recipe is said here of numbers alone, because a search asks it thousands of times; a test writes what is
-found as recipes and asks the rules.
+of the space, and the legal settings of those that `rules.py` does not refuse.
 
 >>> space = Space(devices=16, devices_per_node=8, global_batch_size=64)
->>> sum(1 for _ in meshes(16)), refusal(work, space, Mesh(tp=16)).reason
-(35, '8 key and value heads cannot be split over 16 devices, at most over 8')
+>>> sum(1 for _ in meshes(16)), sum(len(levels) for levels in strategies(work, space, Mesh(dp=2, tp=8)))
+(35, 24)
 """
 
 from __future__ import annotations
@@ -15,14 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Literal
 
-from msparallel.hardware import Hardware
 from msparallel.mesh import Mesh
 from msparallel.planner.workload import ShardLevel, Workload
 from msparallel.recipe.rules.finding import divisors
-from msparallel.recipe.rules.mode import infeasible_group
 
 Recompute = Literal["none", "selective", "full"]
 Algo = Literal["all_gather", "ulysses"]
@@ -53,43 +48,6 @@ class Space:
     most_virtual_stages: int = 8
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """Why no setting makes a mesh legal.
-
-    Attributes:
-        rule: of `recipe/rules/`.
-        key, value: the setting of the recipe that breaks it.
-        change: what would be legal, in words; empty where nothing is.
-    """
-
-    rule: str
-    key: str
-    value: int
-    reason: str
-    change: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """Where a model's parts lie: everything but the settings that trade memory for time.
-
-    Attributes:
-        stage_layers: layers of each group, in the order a sample passes them.
-    """
-
-    mesh: Mesh
-    stage_layers: tuple[int, ...]
-    expert_parallel: int
-    context_parallel_algo: Algo
-
-
-def engine_cuts(hardware: Hardware, devices: int) -> bool:
-    """Whether MindSpore's engine may cut a model over so many devices (rules `operator_modes_need_ascend` and
-    `device_number_suits_mindspore`)."""
-    return hardware.target != "CPU" and (devices in (2, 4) or (devices > 1 and devices % 8 == 0))
-
-
 def meshes(devices: int) -> Iterator[Mesh]:
     """Every way to write a number of devices as pp x dp x cp x tp."""
     for tp in divisors(devices):
@@ -109,77 +67,11 @@ def combinations(work: Workload, space: Space, mesh: Mesh) -> int:
     return experts * splits * shards * tokens * algos * sizes * len(space.recompute)
 
 
-def refusal(work: Workload, space: Space, mesh: Mesh) -> Refusal | None:
-    """The first rule that every setting of a mesh breaks."""
-    shape = work.shape
-    heads, kv, ffn = shape.num_heads, shape.num_kv_heads, shape.ffn_size
-    if not space.engine and mesh.dp != mesh.size:
-        return Refusal(rule="replica_modes_are_data_parallel", key="devices", value=mesh.size,
-                       reason=f"MindSpore's engine cuts no model over {mesh.size} devices here; only replicas run",
-                       change="Ascend devices, 2, 4 or a multiple of 8")  # fmt: skip
-    common = math.gcd(heads, kv) if shape.num_experts else math.gcd(heads, kv, ffn)
-    if heads % mesh.tp:
-        return _uncut("heads_over_model_parallel", "model_parallel", mesh.tp, f"{heads} attention heads", common)
-    if kv % mesh.tp:
-        return _uncut("kv_heads_over_model_parallel", "model_parallel", mesh.tp, f"{kv} key and value heads", common)
-    if common % mesh.tp:
-        return _uncut("ffn_over_model_parallel", "model_parallel", mesh.tp, f"{ffn} feed-forward columns", common)
-    if work.seq_length % mesh.cp:
-        seq = work.seq_length
-        return _uncut("sequence_over_context_parallel", "context_parallel", mesh.cp, f"{seq} tokens", seq)
-    if mesh.pp > shape.num_layers:
-        return Refusal(rule="layers_over_stages", key="pipeline_stages", value=mesh.pp,
-                       reason=f"{shape.num_layers} layers are fewer than {mesh.pp} stages",
-                       change=f"pipeline_stages of at most {shape.num_layers}")  # fmt: skip
-    if mesh.pp > 1 and shape.tie_embeddings:
-        return Refusal(rule="tied_embeddings_without_pipeline", key="pipeline_stages", value=mesh.pp,
-                       reason="token embedding and LM head are one matrix and would lie on two stages",
-                       change="pipeline_stages 1, or model.tie_embeddings=false")  # fmt: skip
-    total, unit = space.global_batch_size, mesh.dp * (mesh.pp if mesh.pp > 1 else 1)
-    if total % mesh.dp:
-        nearest = max(unit, round(total / mesh.dp) * mesh.dp)
-        return Refusal(rule="batch_comes_out", key="data_parallel", value=mesh.dp,
-                       reason=f"a global batch of {total} cannot be dealt out to {mesh.dp} replicas",
-                       change=f"--global-batch {nearest}")  # fmt: skip
-    if mesh.pp > 1 and total // mesh.dp < mesh.pp:
-        return Refusal(rule="micro_batches_fill_pipeline", key="pipeline_stages", value=mesh.pp,
-                       reason=f"{total} / data_parallel {mesh.dp} = {total // mesh.dp} micro-batches cannot fill "
-                       f"{mesh.pp} stages",
-                       change=f"--global-batch {unit}")  # fmt: skip
-    found = _infeasible(mesh) if space.engine else None
-    if found:
-        return Refusal(rule="groups_fit_servers", key="data_parallel", value=mesh.dp,
-                       reason=f"MindSpore cannot form the groups over {' x '.join(found)}: of a server's 8 devices it "
-                       "groups 1, 2, 4 or all")  # fmt: skip
-    return None
-
-
-def _uncut(rule: str, key: str, degree: int, what: str, common: int) -> Refusal:
-    """What a degree does not divide; the degrees that this model allows divide `common`."""
-    largest = max(divisors(common, degree))
-    return Refusal(rule=rule, key=key, value=degree,
-                   reason=f"{what} cannot be split over {degree} devices, at most over {largest}",
-                   change=f"{key} {largest}")  # fmt: skip
-
-
-def _infeasible(mesh: Mesh) -> tuple[str, ...]:
-    if mesh.size % 8 or all(degree & (degree - 1) == 0 for degree in mesh.shape):
-        return ()  # as the rule: powers of two always fit
-    return _infeasible_axes(mesh.pp, mesh.dp, mesh.cp, mesh.tp)
-
-
-@lru_cache(maxsize=4096)
-def _infeasible_axes(pp: int, dp: int, cp: int, tp: int) -> tuple[str, ...]:
-    found = infeasible_group(Mesh(pp=pp, dp=dp, cp=cp, tp=tp))
-    return found[0] if found else ()
-
-
 def strategies(work: Workload, space: Space, mesh: Mesh) -> Iterator[list[tuple[Workload, list[int]]]]:
     """Every legal strategy of a legal mesh: lists of (a Workload whose batch is still to be set, sizes of its
     micro-batch, smallest first). In a list only recompute differs, least first."""
     batches = micro_batches(space, mesh)
-    for layout in layouts(work, space, mesh):
-        base = _laid_out(work, space, layout)
+    for base in layouts(work, space, mesh):
         for shard in shard_levels(space, mesh):
             for tokens_cut in (False, True):
                 sizes = [b for b in batches if tokens_cut in sequence_parallel(work, space, mesh, b)]
@@ -188,21 +80,23 @@ def strategies(work: Workload, space: Space, mesh: Mesh) -> Iterator[list[tuple[
                     yield [(_changed(chosen, recompute=recompute), sizes) for recompute in space.recompute]
 
 
-def _laid_out(work: Workload, space: Space, layout: Layout) -> Workload:
-    mesh = layout.mesh
-    return replace(
+def layouts(work: Workload, space: Space, mesh: Mesh) -> Iterator[Workload]:
+    """Splits into stages, expert groups and ways of context parallel that are legal on a legal mesh: where a model's
+    parts lie, without the settings that trade memory for time."""
+    base = replace(
         work,
         mesh=mesh,
         devices_per_node=space.devices_per_node,
-        stage_layers=layout.stage_layers,
-        expert_parallel=layout.expert_parallel,
-        context_parallel_algo=layout.context_parallel_algo,
         vocab_parallel=cuts_vocabulary(work, space, mesh),
         recomputed_layers=None,
         optimizer_shard_size=0,
         schedule="1f1b",
         overlap_gradients=work.overlap_gradients and space.engine and mesh.dp * mesh.cp > 1,
     )
+    for stage_layers in splits(work, space, mesh.pp):
+        for experts in expert_degrees(work, space, mesh):
+            for algo in _algos(work, mesh):
+                yield _changed(base, stage_layers=stage_layers, expert_parallel=experts, context_parallel_algo=algo)
 
 
 def with_batch(work: Workload, space: Space, size: int) -> Workload:
@@ -215,15 +109,6 @@ def _changed(work: Workload, **values: Any) -> Workload:
     other = object.__new__(Workload)
     other.__dict__.update(work.__dict__, **values)
     return other
-
-
-def layouts(work: Workload, space: Space, mesh: Mesh) -> Iterator[Layout]:
-    """Splits into stages, expert groups and ways of context parallel that are legal on a legal mesh."""
-    for stage_layers in splits(work, space, mesh.pp):
-        for experts in expert_degrees(work, space, mesh):
-            for algo in _algos(work, mesh):
-                yield Layout(mesh=mesh, stage_layers=stage_layers, expert_parallel=experts,
-                             context_parallel_algo=algo)  # fmt: skip
 
 
 def splits(work: Workload, space: Space, stages: int) -> list[tuple[int, ...]]:

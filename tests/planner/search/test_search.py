@@ -15,8 +15,9 @@ from msparallel.planner.memory import stage_memories
 from msparallel.planner.search.changes import other_settings, smallest_changes
 from msparallel.planner.search.overrides import space_of
 from msparallel.planner.search.rejected import rejections
+from msparallel.planner.search.rules import refusal
 from msparallel.planner.search.search import floor_s, search
-from msparallel.planner.search.space import Space, meshes, refusal, strategies, with_batch
+from msparallel.planner.search.space import Space, meshes, strategies, with_batch
 from msparallel.planner.step_time import step_time
 from msparallel.planner.workload import Workload, workload_of
 from msparallel.recipe.library import shipped_recipes

@@ -10,8 +10,9 @@ from oracle_models import CASES, Case, Strategy
 from msparallel.hardware import load_hardware
 from msparallel.mesh import Mesh
 from msparallel.planner.estimate import fits
+from msparallel.planner.search.rules import refusal
 from msparallel.planner.search.search import search
-from msparallel.planner.search.space import meshes, refusal, strategies, with_batch
+from msparallel.planner.search.space import meshes, strategies, with_batch
 from msparallel.planner.step_time import step_time
 from msparallel.planner.workload import Workload
 

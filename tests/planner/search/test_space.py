@@ -10,14 +10,13 @@ from msparallel.hardware import load_hardware
 from msparallel.mesh import Mesh
 from msparallel.plan import Plan, resolve
 from msparallel.planner.search.overrides import overrides_of, space_of
+from msparallel.planner.search.rules import engine_cuts, refusal
 from msparallel.planner.search.space import (
     Space,
     balanced_split,
     combinations,
-    engine_cuts,
     head_in_layers,
     meshes,
-    refusal,
     strategies,
     with_batch,
 )
