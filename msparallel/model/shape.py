@@ -74,6 +74,11 @@ class ModelShape:
         """Rows of the embedding table."""
         return -(-self.vocab_size // self.vocab_multiple) * self.vocab_multiple
 
+    @property
+    def ffn_matrices(self) -> int:
+        """Of a feed-forward layer, or of an expert: gate, up and down, or up and down."""
+        return 3 if self.activation == "swiglu" else 2
+
     def parameters(self) -> int:
         """Number of trainable values, vocabulary padding included."""
         h = self.hidden_size
@@ -83,7 +88,7 @@ class ModelShape:
         attention += q + 2 * kv if self.attention_bias else 0
         attention += h if self.output_bias else 0
         attention += 2 * self.head_dim if self.qk_norm else 0
-        matrices = 3 if self.activation == "swiglu" else 2
+        matrices = self.ffn_matrices
         if self.num_experts:
             ffn = h * self.num_experts + self.num_experts * matrices * h * self.expert_ffn_size
         else:

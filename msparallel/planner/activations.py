@@ -23,13 +23,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from msparallel.hardware import Dtype
-from msparallel.model.expert_axes import expert_capacity
 from msparallel.model.shape import ModelShape
+from msparallel.planner.cut import ITEM_BYTES, routed_rows
 from msparallel.planner.stack import Stack
 from msparallel.planner.workload import Workload
 
-ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 FUSED_SOFTMAX_BYTES = 64
 """For each token and head: the maximum and the sum of Ascend's FlashAttentionScore, float32 [.., 8] both."""
 PLAIN_SCORE_BYTES = 5
@@ -183,10 +181,6 @@ def _experts(sizes: Sizes) -> tuple[Kept, ...]:
 
 def expert_rows(sizes: Sizes) -> float:
     """Rows that the experts of a rank compute for a micro-batch."""
-    shape, tokens = sizes.shape, sizes.tokens
     # A rank of tp has all experts' narrow parts and all tokens, or its own experts' rows of its share of tokens.
-    mine = tokens if sizes.stack.experts_cut_by_tp else tokens / sizes.tp
-    if shape.expert_capacity_factor:
-        capacity = expert_capacity(shape.expert_capacity_factor, sizes.seq, shape.experts_per_token, shape.num_experts)
-        return mine * capacity * shape.num_experts / sizes.seq
-    return mine * (shape.num_experts if sizes.stack.dropless_pads else shape.experts_per_token)
+    mine = sizes.tokens if sizes.stack.experts_cut_by_tp else sizes.tokens / sizes.tp
+    return routed_rows(sizes.shape, sizes.stack, mine, sizes.seq)

@@ -8,10 +8,13 @@ In: a Workload. Out: a Cut, by which layers that are alike are computed once; ro
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from msparallel.hardware import Dtype
+from msparallel.model.expert_axes import expert_capacity
 from msparallel.model.shape import ModelShape
 from msparallel.planner.stack import Stack
 from msparallel.planner.workload import Workload
@@ -79,29 +82,49 @@ def expert_share(cut: Cut) -> Held:
     return Held(count, 1, max(cut.ep // inner, 1))
 
 
-def expert_rows(shape: ModelShape, cut: Cut) -> int:
+def expert_rows(cut: Cut) -> int:
     """Rows that the experts of a rank compute for a micro-batch, taken to be spread evenly."""
-    rows = sent_rows(shape, cut)
+    rows = sent_rows(cut)
     return rows if cut.stack.experts_cut_by_tp else -(-rows // cut.tp)
 
 
-def sent_rows(shape: ModelShape, cut: Cut) -> int:
-    """Rows of a rank's tokens on their way to experts: those of all slots where experts have a capacity."""
+def sent_rows(cut: Cut) -> int:
+    """Rows of a rank's tokens on their way to experts."""
+    return math.ceil(routed_rows(cut.shape, cut.stack, cut.tokens, cut.seq))
+
+
+def routed_rows(shape: ModelShape, stack: Stack, tokens: float, seq: int) -> float:
+    """Rows of all experts for so many tokens, of sequences of `seq`: all slots where experts have a capacity."""
     if shape.expert_capacity_factor:
-        return round(cut.tokens * shape.experts_per_token * shape.expert_capacity_factor)
-    if cut.stack.dropless_pads:
-        return cut.tokens * shape.num_experts
-    return cut.tokens * shape.experts_per_token
+        capacity = expert_capacity(shape.expert_capacity_factor, seq, shape.experts_per_token, shape.num_experts)
+        return tokens * capacity * shape.num_experts / seq
+    return tokens * (shape.num_experts if stack.dropless_pads else shape.experts_per_token)
 
 
-def experts_numbers(shape: ModelShape, cut: Cut) -> float:
-    """In the matrices of a rank's experts and in the router."""
+class LayerNumbers(NamedTuple):
+    """In the matrices of a layer on a rank."""
+
+    dense: float
+    experts: float
+
+
+@lru_cache(maxsize=65536)
+def layer_numbers(cut: Cut) -> LayerNumbers:
+    """The router counts as experts."""
+    shape, h = cut.shape, cut.shape.hidden_size
+    attention = 2.0 * h * (shape.num_heads + shape.num_kv_heads) * shape.head_dim / cut.tp
+    if not shape.num_experts:
+        return LayerNumbers(attention + shape.ffn_matrices * h * shape.ffn_size / cut.tp, 0.0)
     held = expert_share(cut)
-    matrices = 3 if shape.activation == "swiglu" else 2
-    return (
-        matrices * float(held.count) * shape.hidden_size * part(shape.expert_ffn_size, held.width_cut)
-        + shape.hidden_size * shape.num_experts
-    )
+    width = part(shape.expert_ffn_size, held.width_cut)
+    return LayerNumbers(attention, shape.ffn_matrices * float(held.count) * h * width + h * shape.num_experts)
+
+
+def token_numbers(shape: ModelShape) -> int:
+    """In the matrices of a layer that a token is multiplied with: of its experts only, the router left out."""
+    width = shape.experts_per_token * shape.expert_ffn_size if shape.num_experts else shape.ffn_size
+    attention = 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim
+    return shape.hidden_size * (attention + shape.ffn_matrices * width)
 
 
 def part(length: int, pieces: int) -> int:

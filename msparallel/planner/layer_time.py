@@ -34,7 +34,7 @@ from msparallel.planner.cut import (
     cut_of,
     expert_rows,
     expert_share,
-    experts_numbers,
+    layer_numbers,
     part,
     sent_rows,
 )
@@ -47,9 +47,6 @@ SCORES_FORWARD, SCORES_BACKWARD = 4, 6
 one kernel scales, masks and normalises; its gradient reads the result as well."""
 DROPOUT = 5
 """Bytes of dropout for each score, forward and again backward: read, written, and a byte that says which stayed."""
-LOGIT_FORWARD, LOGIT_BACKWARD = 14, 12
-"""Bytes for each logit with few kernels: the product's result is read for the maximum, shifted, raised and kept in
-float32, summed; backward it is scaled, the label's taken off, and cast. Times a stack's `memory_passes`."""
 FORWARD_KERNELS = 3 / 8
 """Of a layer's operators, those of the forward pass; a gradient is two operators for one, or more."""
 
@@ -107,7 +104,7 @@ def speed_of(hardware: Hardware, devices_per_node: int) -> Speed:
 def layer_passes(speed: Speed, cut: Cut, recompute: str) -> LayerTime:
     """`recompute`: none, selective (the attention core) or full."""
     layer = _Layer(speed, cut)
-    forward, backward = layer.forward(), layer.backward()
+    forward, backward = layer.one_way(backward=False), layer.one_way(backward=True)
     if recompute == "full":
         again = forward._replace(tp_s=layer.again_tp_s())
     elif recompute == "selective":
@@ -124,42 +121,24 @@ class _Layer:
         self.launch_s = speed.hardware.launch.kernel_us * 1e-6
         self.launches_s = cut.stack.kernels * self.launch_s
 
-    def forward(self) -> Pass:
-        products_s, flops = self.products(self.matrices())
-        attention_s, attention_memory_s, attention_flops = self.attention(1.0)
-        experts = self.experts(1)
-        messages_s = self.tp_message_s(4 if self.cut.sequence_parallel else 2, products_s)
+    def one_way(self, *, backward: bool) -> Pass:
+        """Forward, or backward without what is computed again."""
+        products_s, flops = self.products(self.matrices(), backward=backward)
+        attention_s, attention_memory_s, attention_flops = self.attention(backward=backward)
+        experts = self.experts(backward=backward)
+        kernels = 1 - FORWARD_KERNELS if backward else FORWARD_KERNELS
         return Pass(
-            products_s + experts.products_s,
-            attention_s,
-            self.moved(self.forward_bytes())
+            products_s=products_s + experts.products_s,
+            attention_s=attention_s,
+            memory_s=self.moved(self.bytes(backward=backward))
             + attention_memory_s
             + experts.memory_s
-            + FORWARD_KERNELS * self.launches_s,
-            messages_s,
-            self.cp_s(1, attention_s),
-            experts.ep_s,
-            flops + experts.flops,
-            attention_flops,
-        )
-
-    def backward(self) -> Pass:
-        products_s, flops = self.products(self.matrices(), gradients=True)
-        attention_s, attention_memory_s, attention_flops = self.attention(ATTENTION_BACKWARD)
-        experts = self.experts(2)
-        messages_s = self.tp_message_s(4 if self.cut.sequence_parallel else 2, products_s)
-        return Pass(
-            products_s + experts.products_s,
-            attention_s,
-            self.moved(self.backward_bytes())
-            + attention_memory_s
-            + experts.memory_s
-            + (1 - FORWARD_KERNELS) * self.launches_s,
-            messages_s,
-            self.cp_s(2, attention_s),
-            experts.ep_s,
-            flops + experts.flops,
-            attention_flops,
+            + kernels * self.launches_s,
+            tp_s=self.tp_message_s(4 if self.cut.sequence_parallel else 2, products_s),
+            cp_s=self.cp_s(attention_s, backward=backward),
+            ep_s=experts.ep_s,
+            flops=flops + experts.flops,
+            attention_flops=attention_flops,
         )
 
     # Products
@@ -179,13 +158,15 @@ class _Layer:
             found.append((tokens, part(shape.ffn_size, t), h))
         return found
 
-    def products(self, matrices: list[tuple[int, int, int]], *, gradients: bool = False) -> tuple[float, float]:
-        """Seconds and operations; of both gradients instead."""
-        if gradients:
+    def products(
+        self, matrices: list[tuple[int, int, int]], *, backward: bool, count: int = 1
+    ) -> tuple[float, float]:
+        """Seconds and operations of `count` of each; backward of both gradients instead."""
+        if backward:
             matrices = [turned for m, k, n in matrices for turned in ((m, n, k), (k, m, n))]
         return (
-            sum(self.product_s(1, *lengths) for lengths in matrices),
-            sum(2.0 * m * k * n for m, k, n in matrices),
+            sum(self.product_s(count, *lengths) for lengths in matrices),
+            sum(2.0 * count * m * k * n for m, k, n in matrices),
         )
 
     def product_s(self, count: int, m: int, k: int, n: int, dtype: Dtype | None = None) -> float:
@@ -195,20 +176,20 @@ class _Layer:
 
     # Attention
 
-    def attention(self, times: float) -> tuple[float, float, float]:
-        """Seconds of the kernel, seconds of memory beside it, operations; `times` those of the forward pass."""
+    def attention(self, *, backward: bool) -> tuple[float, float, float]:
+        """Seconds of the kernel, seconds of memory beside it, operations."""
         cut, shape = self.cut, self.cut.shape
         heads = part(shape.num_heads, cut.tp)
         scores = float(cut.tokens) * cut.seq * heads
         if cut.attention == "plain":
             rows, count = cut.tokens // cut.batch, cut.batch * heads
-            pairs = 2 if times > 1 else 1
+            pairs = 2 if backward else 1
             products_s = 2 * pairs * self.product_s(count, rows, shape.head_dim, cut.seq)
-            bytes_ = SCORES_BACKWARD if times > 1 else SCORES_FORWARD
+            bytes_ = SCORES_BACKWARD if backward else SCORES_FORWARD
             bytes_ = scores * self.item / 2 * (bytes_ + (DROPOUT if shape.position == "learned" else 0))
             return products_s, self.moved(bytes_), pairs * 4 * scores * shape.head_dim
-        flops = 4 * scores * shape.head_dim * times * self.seen_share()
-        return self.speed.attention(flops, cut.dtype, backward=times > 1) + self.launch_s, 0.0, flops
+        flops = 4 * scores * shape.head_dim * (ATTENTION_BACKWARD if backward else 1) * self.seen_share()
+        return self.speed.attention(flops, cut.dtype, backward=backward) + self.launch_s, 0.0, flops
 
     def seen_share(self) -> float:
         """Of all pairs of query and key, those that the rank with most of them computes."""
@@ -220,7 +201,7 @@ class _Layer:
         return 0.5
 
     def attention_again(self) -> Pass:
-        seconds, memory_s, flops = self.attention(1.0)
+        seconds, memory_s, flops = self.attention(backward=False)
         return Pass(attention_s=seconds, memory_s=memory_s, attention_flops=flops)
 
     # Memory
@@ -237,39 +218,26 @@ class _Layer:
         shape = self.cut.shape
         return self.cut.tokens * part(shape.num_heads + 2 * shape.num_kv_heads, self.cut.tp) * shape.head_dim
 
-    def forward_bytes(self) -> float:
+    def bytes(self, *, backward: bool) -> float:
+        """What operators beside products and attention move."""
         cut, shape = self.cut, self.cut.shape
+        streams, gated, plain = (12, 5, 3) if backward else (10, 3, 2)
         stream = cut.stream_tokens * shape.hidden_size
         heads = (4 if shape.position == "rope" else 2) * self.head_numbers()
-        wide = 0.0 if shape.num_experts else (3 if shape.activation == "swiglu" else 2) * self.ffn_numbers()
-        return self.passed(10 * stream + heads + wide) + self.cast_bytes()
-
-    def backward_bytes(self) -> float:
-        cut, shape = self.cut, self.cut.shape
-        stream = cut.stream_tokens * shape.hidden_size
-        heads = (4 if shape.position == "rope" else 2) * self.head_numbers()
-        wide = 0.0 if shape.num_experts else (5 if shape.activation == "swiglu" else 3) * self.ffn_numbers()
-        return self.passed(12 * stream + heads + wide) + self.sum_bytes()
+        wide = 0.0 if shape.num_experts else (gated if shape.activation == "swiglu" else plain) * self.ffn_numbers()
+        return self.passed(streams * stream + heads + wide) + (self.sum_bytes() if backward else self.cast_bytes())
 
     def ffn_numbers(self) -> float:
         return self.cut.tokens * part(self.cut.shape.ffn_size, self.cut.tp)
 
-    def weights(self) -> float:
-        """Numbers in the matrices of this rank's part of a layer."""
-        shape, cut = self.cut.shape, self.cut
-        dense = sum(float(k) * n for _, k, n in self.matrices())
-        if not shape.num_experts:
-            return dense
-        return dense + experts_numbers(shape, cut)
-
     def cast_bytes(self) -> float:
         """Weights that are kept wider than products take them are cast for each micro-batch."""
         wide = self.cut.stack.weight_bytes
-        return self.weights() * (wide + self.item) if wide > self.item else 0.0
+        return sum(layer_numbers(self.cut)) * (wide + self.item) if wide > self.item else 0.0
 
     def sum_bytes(self) -> float:
         """Gradients of a micro-batch are added to their sum, where there is one."""
-        return self.weights() * 2 * self.cut.stack.gradient_bytes * self.cut.accumulates
+        return sum(layer_numbers(self.cut)) * 2 * self.cut.stack.gradient_bytes * self.cut.accumulates
 
     # Messages
 
@@ -286,10 +254,11 @@ class _Layer:
 
     def again_tp_s(self) -> float:
         """Without the last sum of the layer, which nothing in the layer reads."""
-        return self.tp_message_s(3 if self.cut.sequence_parallel else 1, self.products(self.matrices())[0])
+        products_s, _ = self.products(self.matrices(), backward=False)
+        return self.tp_message_s(3 if self.cut.sequence_parallel else 1, products_s)
 
-    def cp_s(self, times: int, attention_s: float) -> float:
-        """Messages of context parallel; `times` 2 in the backward pass of a ring, which passes gradients on as well."""
+    def cp_s(self, attention_s: float, *, backward: bool) -> float:
+        """Messages of context parallel; backward a ring passes gradients on as well."""
         cut, shape = self.cut, self.cut.shape
         if cut.cp == 1:
             return 0.0
@@ -302,33 +271,30 @@ class _Layer:
             )
         if cut.context_parallel_algo == "all_gather":
             return 2 * self.speed.seconds("AllGather", cut.cp, cut.tp, keys * cut.cp)
-        hop = self.speed.transfer(cut.cp, cut.tp, 2 * keys * times)
+        hop = self.speed.transfer(cut.cp, cut.tp, 2 * keys * (2 if backward else 1))
         return (cut.cp - 1) * max(hop - attention_s / cut.cp, 0.0)
 
     # Experts
 
-    def experts(self, times: int) -> Pass:
-        """Router, the way to the experts and back, and their products; `times` 2 for the gradients."""
+    def experts(self, *, backward: bool) -> Pass:
+        """Router, the way to the experts and back, and their products."""
         cut, shape = self.cut, self.cut.shape
         if not shape.num_experts:
             return Pass()
         held = expert_share(cut)
-        choices = expert_rows(shape, cut)
+        choices = expert_rows(cut)
         rows = -(-choices // held.count)
         width = part(shape.expert_ffn_size, held.width_cut)
         wide = [2 * width] if cut.stack.fused_blocks else [width, width]
         matrices = [(rows, shape.hidden_size, n) for n in wide] + [(rows, width, shape.hidden_size)]
-        if times == 2:
-            matrices = [turned for m, k, n in matrices for turned in ((m, n, k), (k, m, n))]
-        products_s = sum(self.product_s(held.count, *lengths) for lengths in matrices)
-        flops = sum(2.0 * held.count * m * k * n for m, k, n in matrices)
-        router = (cut.stream_tokens, shape.hidden_size, shape.num_experts)
+        products_s, flops = self.products(matrices, backward=backward, count=held.count)
+        router, times = (cut.stream_tokens, shape.hidden_size, shape.num_experts), 2 if backward else 1
         products_s += times * self.product_s(1, *router, dtype="float32")
         tokens = float(choices) * shape.hidden_size
         act = float(choices) * width
-        bytes_ = self.passed((4 * tokens + 3 * act) if times == 1 else (6 * tokens + 5 * act))
+        bytes_ = self.passed(6 * tokens + 5 * act if backward else 4 * tokens + 3 * act)
         ep_s = 0.0
         if held.exchange > 1:
-            size = self.item * sent_rows(shape, cut) * shape.hidden_size
+            size = self.item * sent_rows(cut) * shape.hidden_size
             ep_s = 2 * self.speed.seconds("AlltoAll", held.exchange, cut.tp * cut.cp, size)
         return Pass(products_s, 0.0, self.moved(bytes_), 0.0, 0.0, ep_s, flops + 2.0 * times * math.prod(router))

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from msparallel.hardware import Hardware
 from msparallel.planner.cut import cut_of
+from msparallel.planner.ends import end_passes
 from msparallel.planner.layer_time import layer_time, speed_of
-from msparallel.planner.step_time import end_passes
 from msparallel.planner.workload import Workload
 
 

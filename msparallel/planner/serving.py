@@ -117,7 +117,7 @@ def _prompt_token_bytes(shape: ModelShape, tp: int) -> int:
     if shape.num_experts:
         feed_forward = shape.experts_per_token * (2 * shape.hidden_size + 3 * shape.expert_ffn_size)
     else:
-        feed_forward = (3 if shape.activation == "swiglu" else 2) * shape.ffn_size // tp
+        feed_forward = shape.ffn_matrices * shape.ffn_size // tp
     return (STREAMS * shape.hidden_size + max(attention, feed_forward)) * ITEM_BYTES
 
 

@@ -24,10 +24,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from msparallel.hardware import Hardware
-from msparallel.hardware.speed import Product, Speed
+from msparallel.hardware.speed import Speed
 from msparallel.model.shape import ModelShape
-from msparallel.planner.cut import ITEM_BYTES, Cut, cut_of, experts_numbers
-from msparallel.planner.layer_time import LOGIT_BACKWARD, LOGIT_FORWARD, Pass, layer_passes, speed_of
+from msparallel.planner.cut import ITEM_BYTES, Cut, LayerNumbers, cut_of, layer_numbers, token_numbers
+from msparallel.planner.ends import end_passes
+from msparallel.planner.layer_time import Pass, layer_passes, speed_of
 from msparallel.planner.workload import Workload
 
 
@@ -172,61 +173,6 @@ def pipeline_pace(
     return slowest._replace(others_s=whole_s - slowest.seconds, hop_s=hop_s)
 
 
-class Ends(NamedTuple):
-    """What the first stage has beside its layers, and the last one: forward and backward."""
-
-    embedding: tuple[Pass, Pass]
-    head: tuple[Pass, Pass]
-
-
-@lru_cache(maxsize=65536)
-def end_passes(speed: Speed, cut: Cut) -> Ends:
-    """Embedding, final norm, logits and loss."""
-    shape, item, h = cut.shape, ITEM_BYTES[cut.dtype], cut.shape.hidden_size
-    launch_s = speed.hardware.launch.kernel_us * 1e-6
-    passes = cut.stack.memory_passes
-    stream, rows = cut.stream_tokens * h, shape.padded_vocab_size
-    local = rows / cut.tp if cut.vocab_parallel else float(rows)
-    table_bytes = 2 * cut.stack.gradient_bytes * local * h * cut.accumulates
-    wide = max(cut.stack.weight_bytes, item)
-
-    looked_up_s = speed.moved((wide + item) * stream) + 2 * launch_s
-    sum_s = 0.0
-    if cut.vocab_parallel:
-        op = "ReduceScatter" if cut.sequence_parallel else "AllReduce"
-        sum_s = speed.seconds(op, cut.tp, 1, wide * cut.tokens * h)
-    embedding = Pass(memory_s=looked_up_s, tp_s=sum_s)
-    embedding_back = Pass(
-        memory_s=speed.moved((wide + item) * stream + table_bytes) + 2 * launch_s,
-        tp_s=sum_s if cut.sequence_parallel else 0.0,
-    )
-
-    m, n = (cut.tokens, -(-rows // cut.tp)) if cut.vocab_parallel else (-(-cut.tokens // cut.tp), rows)
-    logits = float(m) * n
-    forward_s = speed.product(Product(1, m, h, n, cut.dtype)) + launch_s
-    backward_s = (
-        speed.product(Product(1, m, n, h, cut.dtype)) + speed.product(Product(1, h, m, n, cut.dtype)) + 2 * launch_s
-    )
-    gathered_s, loss_s = 0.0, 0.0
-    if cut.vocab_parallel:
-        loss_s = speed.seconds("AllReduce", cut.tp, 1, 4 * cut.tokens)
-        op = "AllGather" if cut.sequence_parallel else "AllReduce"
-        gathered_s = speed.seconds(op, cut.tp, 1, item * cut.tokens * h)
-    head = Pass(
-        products_s=forward_s,
-        memory_s=speed.moved(2 * item * stream + LOGIT_FORWARD * passes * logits) + 8 * launch_s,
-        tp_s=(gathered_s if cut.sequence_parallel else 0.0) + 3 * loss_s,
-        flops=2 * logits * h,
-    )
-    head_back = Pass(
-        products_s=backward_s,
-        memory_s=speed.moved(3 * item * stream + LOGIT_BACKWARD * passes * logits + table_bytes) + 8 * launch_s,
-        tp_s=gathered_s + 2 * loss_s,
-        flops=4 * logits * h,
-    )
-    return Ends((embedding, embedding_back), (head, head_back))
-
-
 @lru_cache(maxsize=65536)
 def step_ending(
     speed: Speed,
@@ -240,29 +186,23 @@ def step_ending(
     """Gradients and optimizer of the stage that takes longest with them."""
     return max(
         (
-            _stage_ending(speed, cut, dp, _stage_parameters(cut, pp, stage_layers, stage), level, shard_size)
+            _stage_ending(speed, cut, dp, _stage_numbers(cut, pp, stage_layers, stage), level, shard_size)
             for stage in range(pp)
         ),
         key=sum,
     )
 
 
-def _stage_parameters(cut: Cut, pp: int, stage_layers: tuple[int, ...], stage: int) -> tuple[float, float]:
-    """On a rank of a stage: all but experts, experts."""
-    shape, layers = cut.shape, sum(stage_layers[stage::pp])
-    h, heads = shape.hidden_size, shape.num_heads * shape.head_dim
-    keys = shape.num_kv_heads * shape.head_dim
-    dense = 2.0 * h * (heads + keys) / cut.tp
-    if not shape.num_experts:
-        dense += (3 if shape.activation == "swiglu" else 2) * h * shape.ffn_size / cut.tp
-    experts = experts_numbers(shape, cut) if shape.num_experts else 0.0
-    table = shape.padded_vocab_size * h / (cut.tp if cut.vocab_parallel else 1)
+def _stage_numbers(cut: Cut, pp: int, stage_layers: tuple[int, ...], stage: int) -> LayerNumbers:
+    """The same of a rank of a stage, tables included."""
+    shape, layers, layer = cut.shape, sum(stage_layers[stage::pp]), layer_numbers(cut)
+    table = shape.padded_vocab_size * shape.hidden_size / (cut.tp if cut.vocab_parallel else 1)
     tables = (stage == 0) + (stage == pp - 1 and (not shape.tie_embeddings or pp > 1))
-    return layers * dense + tables * table, layers * experts
+    return LayerNumbers(layers * layer.dense + tables * table, layers * layer.experts)
 
 
 def _stage_ending(
-    speed: Speed, cut: Cut, dp: int, numbers: tuple[float, float], level: str, shard_size: int
+    speed: Speed, cut: Cut, dp: int, numbers: LayerNumbers, level: str, shard_size: int
 ) -> Ending:
     stack, item = cut.stack, ITEM_BYTES[cut.dtype]
     copies = dp * cut.cp
@@ -270,8 +210,8 @@ def _stage_ending(
     each_s = reduce_s = gather_s = optimizer_s = 0.0
     update_bytes = 2 * stack.optimizer_bytes + 4 * stack.gradient_bytes + 2 * stack.weight_bytes
     for count, degree, stride in (
-        (numbers[0], copies, cut.tp),
-        (numbers[1], expert_copies, cut.ep * (cut.tp if stack.experts_cut_by_tp else 1)),
+        (numbers.dense, copies, cut.tp),
+        (numbers.experts, expert_copies, cut.ep * (cut.tp if stack.experts_cut_by_tp else 1)),
     ):
         if not count:
             continue
@@ -303,8 +243,6 @@ def model_flops(shape: ModelShape, seq: int, *, whole_attention: bool = False) -
     Args:
         whole_attention: count all pairs of query and key.
     """
-    h, heads, keys = shape.hidden_size, shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    matrices = 3 if shape.activation == "swiglu" else 2
-    width = shape.experts_per_token * shape.expert_ffn_size if shape.num_experts else shape.ffn_size
-    layer = 4 * h * (heads + keys) + 2 * matrices * h * width + (4 if whole_attention else 2) * seq * heads
-    return 3.0 * seq * (shape.num_layers * layer + 2 * h * shape.padded_vocab_size)
+    scores = (4 if whole_attention else 2) * seq * shape.num_heads * shape.head_dim
+    layer = 2 * token_numbers(shape) + scores
+    return 3.0 * seq * (shape.num_layers * layer + 2 * shape.hidden_size * shape.padded_vocab_size)

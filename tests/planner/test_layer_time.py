@@ -11,9 +11,10 @@ from msparallel.hardware.speed import Product, Speed
 from msparallel.mesh import Mesh
 from msparallel.model.presets import PRESETS
 from msparallel.planner.cut import cut_of, expert_share
-from msparallel.planner.layer_time import LOGIT_FORWARD, layer_time
+from msparallel.planner.ends import LOGIT_FORWARD, end_passes
+from msparallel.planner.layer_time import layer_time
 from msparallel.planner.stack import MSPARALLEL, megatron
-from msparallel.planner.step_time import end_passes, model_flops
+from msparallel.planner.step_time import model_flops
 from msparallel.planner.workload import Workload
 
 pytestmark = pytest.mark.pure

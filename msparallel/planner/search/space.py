@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from msparallel.mesh import Mesh
+from msparallel.planner.cut import token_numbers
 from msparallel.planner.workload import ShardLevel, Workload
 from msparallel.recipe.rules.finding import divisors
 
@@ -142,11 +143,7 @@ def balanced_split(work: Workload, stages: int) -> tuple[int, ...]:
 
 def head_in_layers(work: Workload) -> float:
     """Products of the LM head as a number of layers, attention's own products left out."""
-    shape = work.shape
-    q, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    matrices = 3 if shape.activation == "swiglu" else 2
-    width = shape.experts_per_token * shape.expert_ffn_size if shape.num_experts else shape.ffn_size
-    return shape.padded_vocab_size / (2 * q + 2 * kv + matrices * width)
+    return work.shape.padded_vocab_size * work.shape.hidden_size / token_numbers(work.shape)
 
 
 def expert_degrees(work: Workload, space: Space, mesh: Mesh) -> list[int]:
