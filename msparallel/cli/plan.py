@@ -30,7 +30,8 @@ Examples:
 @click.argument("overrides", metavar="[SECTION.KEY=VALUE...]", nargs=-1)
 @click.option("--search", "searches", is_flag=True, help="Find the fastest strategies that fit.")
 @click.option("--devices", type=click.IntRange(min=1), help="Search for so many devices; whole nodes, or part of one.")
-@click.option("--global-batch", type=click.IntRange(min=1), help="Search with this batch instead of the recipe's.")
+@click.option("--global-batch", type=click.IntRange(1, 100_000_000),
+              help="Search with this batch instead of the recipe's.")
 @click.option("--top", type=click.IntRange(1, 100), default=5, show_default=True, help="Strategies to show.")
 @click.option("--hardware", metavar="NAME|FILE.yaml", help="Another machine than the recipe's.")
 @click.option("--hccl-algo", metavar="LEVEL1:ALGORITHM",

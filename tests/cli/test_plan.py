@@ -201,12 +201,21 @@ def test_small_recipes_are_searched_too(name: str) -> None:
     assert document(name, "--search")["candidates"]
 
 
+def test_nothing_is_proposed_beyond_the_most_devices() -> None:
+    """Replicas on processors: a batch of 8 cannot be dealt out to the 4096 workers that MindSpore takes at most."""
+    found = document("quickstart", "--devices", "4096", "--global-batch", "8")
+    assert found["search"]["legal"] == 0 and not found["candidates"]
+    assert [change["change"] for change in found["changes"]] == ["--global-batch 4096"]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (("llama2_70b_dp2_tp8_pp4", "--devices", "100"), "Try --devices 96 or 104."),
         (("llama2_70b_dp2_tp8_pp4", "--devices", "8192"), "device_num goes up to 4096"),
         (("llama2_70b_dp2_tp8_pp4", "--devices", "0"), "--devices"),
+        (("llama2_70b_dp2_tp8_pp4", "--global-batch", "0"), "--global-batch"),
+        (("llama2_70b_dp2_tp8_pp4", "--global-batch", "99999999999999999999"), "--global-batch"),
         (("llama2_70b_dp2_tp8_pp4", "--hardware", "atlas_900_a4"), "there is no such profile"),
         (("llama2_70b_dp2_tp8_pp4", "parallel.model_parallel=16"), "key and value heads"),
         (("llama2_70b_dp2_tp8_pp5",), "no shipped recipe"),
