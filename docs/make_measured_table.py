@@ -14,8 +14,9 @@ from datetime import date
 from pathlib import Path
 from subprocess import run
 
+from msparallel.cli.plan_evaluate_text import cells
 from msparallel.planner.measured.cases import METRICS
-from msparallel.planner.measured.evaluate import Evaluation, Figures, Row, evaluate, source_name
+from msparallel.planner.measured.evaluate import Evaluation, Row, evaluate, source_name
 from msparallel.planner.measured.families import half_of
 from msparallel.report.scatter import draw_scatter
 
@@ -58,20 +59,8 @@ WORDS = {
 }  # fmt: skip
 
 
-def share(value: float | None) -> str:
-    """Of a measured value, as the command writes it."""
-    if value is None:
-        return "-"
-    return f"{100 * value:.2f} %" if 0 < value < 0.01 else f"{100 * value:.1f} %"
-
-
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
-
-
-def cells(figure: Figures) -> list[str]:
-    shares = figure.median_abs_err, figure.mean_abs_err, figure.p90_abs_err, figure.optimistic_beyond_2pct
-    return [str(figure.n), *map(share, shares)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
 def figures(found: Evaluation, words: dict) -> str:

@@ -39,6 +39,11 @@ class Mesh:
         return tuple(getattr(self, axis) for axis in AXES)
 
     @property
+    def degrees(self) -> dict[str, int]:
+        """Axis -> degree, in rank order."""
+        return dict(zip(AXES, self.shape, strict=True))
+
+    @property
     def size(self) -> int:
         """Number of ranks."""
         return math.prod(self.shape)

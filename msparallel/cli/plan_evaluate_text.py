@@ -40,10 +40,11 @@ def evaluation_text(found: Evaluation, width: int) -> str:
 
 
 def _figures(found: Evaluation) -> list[tuple[str, ...]]:
-    return [HEAD, *((TITLES[metric], *_cells(found.figures(metric))) for metric in METRICS)]
+    return [HEAD, *((TITLES[metric], *cells(found.figures(metric))) for metric in METRICS)]
 
 
-def _cells(figure: Figures) -> tuple[str, ...]:
+def cells(figure: Figures) -> tuple[str, ...]:
+    """Number of rows, and the shares."""
     shares = figure.median_abs_err, figure.mean_abs_err, figure.p90_abs_err, figure.optimistic_beyond_2pct
     return str(figure.n), *map(_share, shares)
 
@@ -81,7 +82,7 @@ def _grouped(found: Evaluation, title: str, name: Callable[[Case], str], width: 
     rows = [("", *HEAD)]
     for group, figures in found.groups(name).items():
         for place, (metric, figure) in enumerate(figures.items()):
-            rows.append(("" if place else group, TITLES[metric], *_cells(figure)))
+            rows.append(("" if place else group, TITLES[metric], *cells(figure)))
     return [f"By {title}", *table(rows, width, right=range(2, 7))] if len(rows) > 1 else []
 
 

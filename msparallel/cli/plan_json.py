@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from msparallel.mesh import AXES
 from msparallel.plan import Plan
 from msparallel.planner.estimate import Estimate
-from msparallel.planner.memory import StageMemory
+from msparallel.planner.memory import GIB, StageMemory
 from msparallel.planner.placement import placement
 from msparallel.planner.reasons import reasons
 from msparallel.planner.search.changes import Change
@@ -24,7 +23,6 @@ from msparallel.planner.search.rejected import Rejection, rejections
 from msparallel.planner.search.search import Search
 from msparallel.recipe.override import format_override
 
-GIB = 2**30
 TERMS = ("weights", "gradients", "optimizer", "activations", "other", "total", "low", "high")
 
 
@@ -36,7 +34,7 @@ def head_document(plan: Plan) -> dict[str, Any]:
         "overrides": list(plan.recipe.overrides),
         "notes": list(plan.recipe.notes),
         "hardware": plan.hardware.name,
-        "mesh": dict(zip(AXES, plan.mesh.shape, strict=True)),
+        "mesh": plan.mesh.degrees,
         "world_size": plan.mesh.size,
     }
 
@@ -97,15 +95,11 @@ def mending_document(settings: tuple[dict[str, Any], Estimate] | None, changes: 
     if settings is None:
         return {"changes": [_change(change) for change in changes]}
     typed = " ".join(format_override(key, value) for key, value in settings[0].items())
-    return {"changes": [{"change": typed, "mesh": _mesh(settings[1])}]}
+    return {"changes": [{"change": typed, "mesh": settings[1].work.mesh.degrees}]}
 
 
 def _change(change: Change) -> dict[str, Any]:
-    return {"change": change.told, "mesh": dict(zip(AXES, change.work.mesh.shape, strict=True))}
-
-
-def _mesh(found: Estimate) -> dict[str, int]:
-    return dict(zip(AXES, found.work.mesh.shape, strict=True))
+    return {"change": change.told, "mesh": change.work.mesh.degrees}
 
 
 def candidate_document(plan: Plan, found: Estimate) -> dict[str, Any]:

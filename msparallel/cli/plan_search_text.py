@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from msparallel.cli.columns import table
-from msparallel.cli.plan_text import GIB, joined, seconds_text
+from msparallel.cli.plan_text import joined, seconds_text
 from msparallel.plan import Plan
 from msparallel.planner.estimate import Estimate
+from msparallel.planner.memory import GIB
 from msparallel.planner.placement import placement
 from msparallel.planner.search.changes import Change
 from msparallel.planner.search.overrides import overrides_of, typed_overrides

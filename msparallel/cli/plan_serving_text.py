@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from msparallel.cli.columns import table
-from msparallel.cli.plan_text import BAND, FREE, GIB, LIMIT, joined
+from msparallel.cli.plan_text import BAND, LIMIT, bar, gib_text, joined
 from msparallel.plan import Plan
+from msparallel.planner.memory import GIB
 from msparallel.planner.serving import ServingMemory
 
 PARTS = (("w", "weights", "weights"), ("k", "cache", "keys and values"), ("x", "workspace", "workspace"))
@@ -34,38 +35,26 @@ def serving_text(plan: Plan, found: ServingMemory, *, width: int) -> str:
 def serving_sections(found: ServingMemory, width: int) -> list[list[str]]:
     """Memory, what would still fit, the verdict."""
     rows = [(*(words for _, _, words in PARTS), "total", "high end"),
-            (*(_gib(getattr(found, f"{name}_bytes")) for _, name, _ in PARTS), _gib(found.total_bytes),
-             _gib(found.high_bytes))]  # fmt: skip
+            (*(gib_text(getattr(found, f"{name}_bytes")) for _, name, _ in PARTS), gib_text(found.total_bytes),
+             gib_text(found.high_bytes))]  # fmt: skip
+    letters = [(letter, getattr(found, f"{name}_bytes")) for letter, name, _ in PARTS]
     legend = ", ".join(f"{letter} {words}" for letter, _, words in PARTS)
     memory = ["Memory of a device that serves, GiB", *table(rows, width, right=range(5)), "",
-              f"  {_bar(found, min(72, width - 4))}",
-              f"  {legend}, {BAND} to the high end of the band; {LIMIT} {_gib(found.limit_bytes)} GiB"]  # fmt: skip
+              f"  {bar(letters, found.high_bytes, found.limit_bytes, min(72, width - 4), found.high_bytes)}",
+              f"  {legend}, {BAND} to the high end of the band; {LIMIT} {gib_text(found.limit_bytes)} GiB"]  # fmt: skip
     limits = [
         "What fits",
         f"  Keys and values of a token take {found.token_cache_bytes / 1024:,.1f} KiB.",
         f"  {found.length} tokens each: {_count(found.largest_batch, 'request')} at once.",
         f"  {found.batch} requests at once: {_count(found.longest_context, 'token')} each.",
     ]
-    verdict = f"{'Fits' if found.fits else 'Does NOT fit'}: a device needs {_gib(found.total_bytes)} GiB, "
-    return [memory, limits, [f"{verdict}{_gib(found.high_bytes)} at the high end, of {_gib(found.limit_bytes)} GiB."]]
+    verdict = f"{'Fits' if found.fits else 'Does NOT fit'}: a device needs {gib_text(found.total_bytes)} GiB, "
+    verdict += f"{gib_text(found.high_bytes)} at the high end, of {gib_text(found.limit_bytes)} GiB."
+    return [memory, limits, [verdict]]
 
 
 def _count(number: int, what: str) -> str:
     return f"up to {number:,} {what}{'s' * (number != 1)}" if number else f"not one {what}"
-
-
-def _gib(count: float) -> str:
-    return f"{count / GIB:.2f}"
-
-
-def _bar(found: ServingMemory, room: int) -> str:
-    end, cells, total = max(found.limit_bytes, found.high_bytes), "", 0
-    for letter, name, _ in PARTS:
-        total += getattr(found, f"{name}_bytes")
-        cells += letter * (round(total / end * room) - len(cells))
-    cells += BAND * (round(found.high_bytes / end * room) - len(cells))
-    mark = min(room, round(found.limit_bytes / end * room))
-    return cells[:mark] + FREE * (mark - len(cells)) + LIMIT + cells[mark:]
 
 
 def serving_document(found: ServingMemory) -> dict[str, Any]:

@@ -16,12 +16,11 @@ from msparallel.errors import printable
 from msparallel.mesh import AXES
 from msparallel.plan import Plan
 from msparallel.planner.estimate import Estimate
-from msparallel.planner.memory import StageMemory
+from msparallel.planner.memory import GIB, StageMemory
 from msparallel.planner.pipeline import Task, pipeline_tasks
 from msparallel.planner.placement import placement
 from msparallel.planner.reasons import reasons
 
-GIB = 2**30
 PARTS = (("w", "weights"), ("g", "gradients"), ("o", "optimizer"), ("a", "activations"), ("x", "other"))
 """Letter in a bar -> term."""
 BAND, FREE, LIMIT = "?", ".", "|"
@@ -90,11 +89,12 @@ def memory_lines(found: Estimate, width: int) -> list[str]:
     shown = found.memory if len(found.memory) <= MOST_STAGES else found.memory[: MOST_STAGES // 2]
     rows += [_memory_row(stage) for stage in shown]
     lines = table(rows, width, right=range(9))
-    end = max(found.limit_bytes, found.fullest.high_bytes)
-    bars = [f"  {stage.stage:>5}  {_bar(stage, min(72, width - 10), end, found.limit_bytes)}" for stage in shown]
+    room, longest = min(72, width - 10), found.fullest.high_bytes
+    bars = [f"  {stage.stage:>5}  {bar(_letters(stage), stage.high_bytes, found.limit_bytes, room, longest)}"
+            for stage in shown]  # fmt: skip
     rest = len(found.memory) - len(shown)
-    fullest = found.fullest
-    told = f"  ... {rest} more stages; the fullest is stage {fullest.stage}: {_gib(fullest.high_bytes)} at the high end"
+    most = f"stage {found.fullest.stage}: {gib_text(found.fullest.high_bytes)} at the high end"
+    told = f"  ... {rest} more stages; the fullest is {most}"
     more = [told] if rest else []
     letters = ", ".join(f"{letter} {name}" for letter, name in PARTS)
     return [
@@ -108,9 +108,9 @@ def memory_lines(found: Estimate, width: int) -> list[str]:
 
 
 def _memory_row(stage: StageMemory) -> tuple[str, ...]:
-    terms = [_gib(getattr(stage, f"{name}_bytes")) for _, name in PARTS]
-    band = f"{_gib(stage.low_bytes)} - {_gib(stage.high_bytes)}"
-    return (str(stage.stage), str(stage.layers), *terms, _gib(stage.total_bytes), band)
+    terms = [gib_text(getattr(stage, f"{name}_bytes")) for _, name in PARTS]
+    band = f"{gib_text(stage.low_bytes)} - {gib_text(stage.high_bytes)}"
+    return (str(stage.stage), str(stage.layers), *terms, gib_text(stage.total_bytes), band)
 
 
 def limit_text(found: Estimate) -> str:
@@ -118,17 +118,28 @@ def limit_text(found: Estimate) -> str:
     return f"{found.limit_bytes / GIB:.4g} GiB"
 
 
-def _gib(count: float) -> str:
+def gib_text(count: float) -> str:
+    """Bytes as GiB, without the unit."""
     return f"{count / GIB:.2f}"
 
 
-def _bar(stage: StageMemory, room: int, end: float, limit: float) -> str:
-    """Letters in proportion to bytes; the band's high end and the device's memory marked."""
-    cells, total = "", 0
-    for letter, name in PARTS:
-        total += getattr(stage, f"{name}_bytes")
+def _letters(stage: StageMemory) -> list[tuple[str, int]]:
+    return [(letter, getattr(stage, f"{name}_bytes")) for letter, name in PARTS]
+
+
+def bar(parts: Iterable[tuple[str, int]], high: int, limit: int, room: int, longest: int) -> str:
+    """Letters in proportion to bytes; the band's high end and the device's memory marked.
+
+    Args:
+        parts: letter, bytes.
+        high, limit: end of the band, memory of the device; bytes.
+        room: characters for the device's memory, or for the `longest` bar's bytes if those are more.
+    """
+    end, cells, total = max(limit, longest), "", 0
+    for letter, count in parts:
+        total += count
         cells += letter * (round(total / end * room) - len(cells))
-    cells += BAND * (round(stage.high_bytes / end * room) - len(cells))
+    cells += BAND * (round(high / end * room) - len(cells))
     mark = min(room, round(limit / end * room))
     return cells[:mark] + FREE * (mark - len(cells)) + LIMIT + cells[mark:]
 
@@ -258,7 +269,7 @@ def verdict_lines(found: Estimate) -> list[str]:
     fullest = found.fullest
     place = f"stage {fullest.stage}" if len(found.memory) > 1 else "a device"
     numbers = (
-        f"{place} needs {_gib(fullest.total_bytes)} GiB, {_gib(fullest.high_bytes)} at the high end, of "
+        f"{place} needs {gib_text(fullest.total_bytes)} GiB, {gib_text(fullest.high_bytes)} at the high end, of "
         f"{limit_text(found)}"
     )
     return [f"Fits: {numbers}."] if found.fits else [f"Does NOT fit: {numbers}."]

@@ -50,7 +50,6 @@ def command(recipe_name: str, overrides: tuple[str, ...], context: bool, rank: i
 
 def _document(plan: Any, rank: int, context: bool, api: str) -> dict[str, Any]:
     from msparallel.cli import report
-    from msparallel.mesh import AXES
 
     document: dict[str, Any] = {
         "name": plan.recipe.name,
@@ -59,7 +58,7 @@ def _document(plan: Any, rank: int, context: bool, api: str) -> dict[str, Any]:
         "notes": list(plan.recipe.notes),
         "recipe": report.resolved_sections(plan),
         "derived": {
-            "mesh": dict(zip(AXES, plan.mesh.shape, strict=True)),
+            "mesh": plan.mesh.degrees,
             "world_size": plan.world_size,
             "stage_layers": list(plan.stage_layers),
             "layer_stages": list(plan.layer_stages),

@@ -13,7 +13,7 @@ import os
 from dataclasses import dataclass
 
 from msparallel.hardware import Hardware
-from msparallel.planner.memory import StageMemory, fullest_of, stage_memories
+from msparallel.planner.memory import GIB, StageMemory, fullest_of, stage_memories
 from msparallel.planner.step_time import StepTime, step_time
 from msparallel.planner.workload import Workload
 
@@ -62,7 +62,7 @@ def limit_bytes(hardware: Hardware) -> int:
     """What a job may use of a device's memory; of a processor, its host's, which all workers share."""
     if not hardware.memory_gib:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return round(hardware.usable_gib * 2**30)
+    return round(hardware.usable_gib * GIB)
 
 
 def fits(work: Workload, hardware: Hardware) -> bool:

@@ -41,6 +41,7 @@ from msparallel.planner.workload import Workload
 UNCERTAIN_SHARE = 0.1
 """Of activations and temporary tensors, up and down."""
 STATE_UNCERTAIN_SHARE = 0.01
+GIB = 2**30
 HALF_BYTES = 2
 """Of a number in 16 bits."""
 

@@ -30,7 +30,7 @@ MOMENTS = 2
 """AdamW keeps two a weight."""
 DEFAULT_THRESHOLD_KIB = 64
 
-Cut = tuple[str | None, ...]
+CutBy = tuple[str | None, ...]
 """For each dim the axis that cuts it: `tp`, `ep` or None."""
 
 
@@ -140,11 +140,11 @@ def accumulates(plan: Plan) -> bool:
     return plan.micro_batch_num > 1 or plan.mesh.pp > 1
 
 
-def parameters(plan: Plan) -> Iterator[tuple[str, tuple[int, ...], Cut, int]]:
+def parameters(plan: Plan) -> Iterator[tuple[str, tuple[int, ...], CutBy, int]]:
     """(name, whole shape, axis that cuts each dim, stage) of every parameter of the model."""
     shape, stages = plan.shape, plan.layer_stages
     table = (shape.padded_vocab_size, shape.hidden_size)
-    vocab: Cut = ("tp" if plan.recipe.parallel.vocab_parallel else None, None)
+    vocab: CutBy = ("tp" if plan.recipe.parallel.vocab_parallel else None, None)
     yield "model.embed_tokens.weight", table, vocab, stages[0]
     if shape.position == "learned":
         whole = (shape.max_positions, shape.hidden_size)
@@ -158,7 +158,7 @@ def parameters(plan: Plan) -> Iterator[tuple[str, tuple[int, ...], Cut, int]]:
         yield "lm_head.weight", table, vocab, stages[-1]
 
 
-def layer_parameters(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...], Cut]]:
+def layer_parameters(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...], CutBy]]:
     """(name within the layer, whole shape, axis that cuts each dim); all layers are alike."""
     h, f, bias = shape.hidden_size, shape.ffn_size, shape.attention_bias
     heads, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
@@ -182,26 +182,26 @@ def layer_parameters(shape: ModelShape) -> Iterator[tuple[str, tuple[int, ...], 
     yield from _row("mlp.down_proj", h, f, bias=shape.ffn_bias)
 
 
-def norm_parameters(shape: ModelShape, name: str) -> Iterator[tuple[str, tuple[int, ...], Cut]]:
+def norm_parameters(shape: ModelShape, name: str) -> Iterator[tuple[str, tuple[int, ...], CutBy]]:
     """The same of a norm over the residual stream."""
     yield f"{name}.weight", (shape.hidden_size,), (None,)
     if shape.norm == "layer":
         yield f"{name}.bias", (shape.hidden_size,), (None,)
 
 
-def _column(name: str, rows: int, columns: int, *, bias: bool) -> Iterator[tuple[str, tuple[int, ...], Cut]]:
+def _column(name: str, rows: int, columns: int, *, bias: bool) -> Iterator[tuple[str, tuple[int, ...], CutBy]]:
     yield f"{name}.weight", (rows, columns), ("tp", None)
     if bias:
         yield f"{name}.bias", (rows,), ("tp",)
 
 
-def _row(name: str, rows: int, columns: int, *, bias: bool) -> Iterator[tuple[str, tuple[int, ...], Cut]]:
+def _row(name: str, rows: int, columns: int, *, bias: bool) -> Iterator[tuple[str, tuple[int, ...], CutBy]]:
     yield f"{name}.weight", (rows, columns), (None, "tp")
     if bias:
         yield f"{name}.bias", (rows,), (None,)
 
 
-def _shard(plan: Plan, rank: int, shape: tuple[int, ...], cut: Cut) -> Shard:
+def _shard(plan: Plan, rank: int, shape: tuple[int, ...], cut: CutBy) -> Shard:
     stage_ranks = plan.mesh.size // plan.mesh.pp
     degrees = {"tp": plan.mesh.tp, "ep": plan.recipe.parallel.expert_parallel} if plan.shards else {}
     dims = [(length, degrees.get(axis or "", 1), axis) for length, axis in zip(shape, cut, strict=True)]

@@ -26,7 +26,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from msparallel.model.shape import ModelShape
-from msparallel.planner.shards import Cut, layer_parameters, norm_parameters, optimizer_pieces
+from msparallel.planner.shards import CutBy, layer_parameters, norm_parameters, optimizer_pieces
 from msparallel.planner.stack import Stack
 from msparallel.planner.workload import ShardLevel, Workload
 from msparallel.recipe.rules.mode import feasible_group
@@ -62,7 +62,7 @@ class State(NamedTuple):
         )
 
 
-class _Cut(NamedTuple):
+class _Sharing(NamedTuple):
     """All that decides how a parameter is cut."""
 
     stack: Stack
@@ -81,17 +81,17 @@ class _Cut(NamedTuple):
 
 def stage_states(work: Workload) -> tuple[State, ...]:
     """State of each stage, of the rank that holds most of it."""
-    return _states(work.shape, _cut(work), work.stage_layers, work.mesh.pp)
+    return _states(work.shape, _sharing_of(work), work.stage_layers, work.mesh.pp)
 
 
 def first_table_bytes(work: Workload) -> float:
     """Weights of the first stage's tables on a rank."""
-    return _first_state(work.shape, _cut(work)).weights_bytes
+    return _first_state(work.shape, _sharing_of(work)).weights_bytes
 
 
-def _cut(work: Workload) -> _Cut:
+def _sharing_of(work: Workload) -> _Sharing:
     mesh = work.mesh
-    return _Cut(
+    return _Sharing(
         work.stack, mesh.dp * mesh.cp * mesh.tp, 0, mesh.dp, mesh.cp, mesh.tp, work.expert_parallel,
         work.vocab_parallel, work.optimizer_shard, work.optimizer_shard_size, work.optimizer_shard_threshold_kib,
         work.micro_batch_num > 1 or mesh.pp > 1,
@@ -99,10 +99,10 @@ def _cut(work: Workload) -> _Cut:
 
 
 @lru_cache(maxsize=4096)
-def _states(shape: ModelShape, cut: _Cut, stage_layers: tuple[int, ...], stages: int) -> tuple[State, ...]:
+def _states(shape: ModelShape, sharing: _Sharing, stage_layers: tuple[int, ...], stages: int) -> tuple[State, ...]:
     found = []
     for stage in range(stages):
-        here = cut._replace(first_rank=stage * cut.stage_ranks % SERVER)
+        here = sharing._replace(first_rank=stage * sharing.stage_ranks % SERVER)
         state = State().plus(layer_state(shape, here), sum(stage_layers[stage::stages]))
         if stage == 0:
             state = state.plus(_first_state(shape, here))
@@ -113,54 +113,54 @@ def _states(shape: ModelShape, cut: _Cut, stage_layers: tuple[int, ...], stages:
 
 
 @lru_cache(maxsize=65536)
-def layer_state(shape: ModelShape, cut: _Cut) -> State:
+def layer_state(shape: ModelShape, sharing: _Sharing) -> State:
     """Of one layer."""
-    return _total(cut, tuple((whole, axes) for _, whole, axes in layer_parameters(shape)))
+    return _total(sharing, tuple((whole, axes) for _, whole, axes in layer_parameters(shape)))
 
 
 @lru_cache(maxsize=4096)
-def _first_state(shape: ModelShape, cut: _Cut) -> State:
-    tables = [_table(shape, cut)]
+def _first_state(shape: ModelShape, sharing: _Sharing) -> State:
+    tables = [_table(shape, sharing)]
     if shape.position == "learned":
         tables.append(((shape.max_positions, shape.hidden_size), (None, None)))
-    return _total(cut, tuple(tables))
+    return _total(sharing, tuple(tables))
 
 
 @lru_cache(maxsize=4096)
-def _last_state(shape: ModelShape, cut: _Cut, *, own_table: bool) -> State:
+def _last_state(shape: ModelShape, sharing: _Sharing, *, own_table: bool) -> State:
     held = [(whole, axes) for _, whole, axes in norm_parameters(shape, "norm")]
-    return _total(cut, (*held, _table(shape, cut)) if own_table else tuple(held))
+    return _total(sharing, (*held, _table(shape, sharing)) if own_table else tuple(held))
 
 
-def _table(shape: ModelShape, cut: _Cut) -> tuple[tuple[int, ...], Cut]:
-    return (shape.padded_vocab_size, shape.hidden_size), ("tp" if cut.vocab_parallel else None, None)
+def _table(shape: ModelShape, sharing: _Sharing) -> tuple[tuple[int, ...], CutBy]:
+    return (shape.padded_vocab_size, shape.hidden_size), ("tp" if sharing.vocab_parallel else None, None)
 
 
-def _total(cut: _Cut, parameters: tuple[tuple[tuple[int, ...], Cut], ...]) -> State:
-    one = _mindspore if cut.stack.framework == "mindspore" else _to_the_byte
+def _total(sharing: _Sharing, parameters: tuple[tuple[tuple[int, ...], CutBy], ...]) -> State:
+    one = _mindspore if sharing.stack.framework == "mindspore" else _to_the_byte
     total = State()
     for whole, axes in parameters:
-        total = total.plus(one(cut, whole, axes))
+        total = total.plus(one(sharing, whole, axes))
     return total
 
 
-def _mindspore(cut: _Cut, whole: tuple[int, ...], axes: Cut) -> State:
-    stack, degree, rows_cut = cut.stack, 1, 1
+def _mindspore(sharing: _Sharing, whole: tuple[int, ...], axes: CutBy) -> State:
+    stack, degree, rows_cut = sharing.stack, 1, 1
     for place, axis in enumerate(axes):
         if axis is not None:
-            degree = cut.tp if axis == "tp" else cut.ep
+            degree = sharing.tp if axis == "tp" else sharing.ep
             rows_cut = degree if place == 0 else 1
     gathered = math.prod(whole) // degree
-    copies = cut.stage_ranks // degree
+    copies = sharing.stage_ranks // degree
     pieces = 1
-    if cut.level != "none":
+    if sharing.level != "none":
         pieces = optimizer_pieces(
-            whole, rows_cut=rows_cut, copies=copies, size=cut.size, threshold_kib=cut.threshold_kib
+            whole, rows_cut=rows_cut, copies=copies, size=sharing.size, threshold_kib=sharing.threshold_kib
         )
-    if pieces > 1 and not _all_feasible(cut.first_rank, cut.stage_ranks, degree, pieces):
+    if pieces > 1 and not _all_feasible(sharing.first_rank, sharing.stage_ranks, degree, pieces):
         pieces = 1
     held = gathered // pieces
-    whole_sums = cut.accumulates and cut.level not in ("level2", "level3")
+    whole_sums = sharing.accumulates and sharing.level not in ("level2", "level3")
     return State(
         weights_bytes=held * stack.weight_bytes,
         gradients_bytes=(gathered if whole_sums else held) * stack.gradient_bytes,
@@ -179,18 +179,18 @@ def _all_feasible(first: int, ranks: int, degree: int, pieces: int) -> bool:
     return True
 
 
-def _to_the_byte(cut: _Cut, whole: tuple[int, ...], axes: Cut) -> State:
-    stack = cut.stack
-    held, copies = math.prod(whole), cut.dp * cut.cp
+def _to_the_byte(sharing: _Sharing, whole: tuple[int, ...], axes: CutBy) -> State:
+    stack = sharing.stack
+    held, copies = math.prod(whole), sharing.dp * sharing.cp
     if "ep" in axes:
-        over_tp = cut.tp if stack.experts_cut_by_tp else 1
-        held = -(-held // (cut.ep * over_tp))
-        copies = max(1, cut.dp * cut.cp * cut.tp // (cut.ep * over_tp))
+        over_tp = sharing.tp if stack.experts_cut_by_tp else 1
+        held = -(-held // (sharing.ep * over_tp))
+        copies = max(1, sharing.dp * sharing.cp * sharing.tp // (sharing.ep * over_tp))
     elif "tp" in axes:
-        held = -(-held // cut.tp)
+        held = -(-held // sharing.tp)
     weights, gradients = held * stack.weight_bytes, held * stack.gradient_bytes
     optimizer = held * stack.optimizer_bytes
-    level = "level3" if stack.framework == "fsdp" and cut.level != "none" else cut.level
+    level = "level3" if stack.framework == "fsdp" and sharing.level != "none" else sharing.level
     return State(
         weights_bytes=weights / copies if level == "level3" else weights,
         gradients_bytes=gradients / copies if level in ("level2", "level3") else gradients,

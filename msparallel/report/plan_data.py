@@ -15,7 +15,6 @@ from typing import Any
 
 from msparallel.cli.plan_search_text import more_text
 from msparallel.cli.plan_text import (
-    GIB,
     MOST_REASONS,
     PARTS,
     limit_text,
@@ -26,10 +25,9 @@ from msparallel.cli.plan_text import (
     verdict_lines,
 )
 from msparallel.errors import printable
-from msparallel.mesh import AXES
 from msparallel.plan import Plan
 from msparallel.planner.estimate import Estimate
-from msparallel.planner.memory import StageMemory
+from msparallel.planner.memory import GIB, StageMemory
 from msparallel.planner.placement import placement
 from msparallel.planner.reasons import reasons
 from msparallel.planner.search.changes import Change
@@ -95,7 +93,7 @@ def _plan(name: str, found: Estimate, typed: str) -> dict[str, Any]:
                  for term, seconds in time_terms(found) if seconds > 0],
         "reasons": [f"{one.share:.0%} {one.name}. {one.hint}" for one in reasons(work, found.time)[:MOST_REASONS]],
         "pipeline": _pipeline(found),
-        "mesh": dict(zip(AXES, work.mesh.shape, strict=True)),
+        "mesh": work.mesh.degrees,
         "per_node": work.devices_per_node,
         "axes": [
             {"axis": axis.name, "degree": axis.degree, "name": AXIS_NAMES.get(axis.name, "experts"),

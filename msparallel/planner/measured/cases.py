@@ -33,7 +33,7 @@ from typing import Literal
 
 from msparallel.errors import UserError, short
 from msparallel.hardware import load_hardware
-from msparallel.planner.measured.cells import CannotUse, Row
+from msparallel.planner.measured.cells import CannotUse, Cells
 from msparallel.planner.measured.families import family_of
 from msparallel.planner.measured.row_workload import workload_of_row
 from msparallel.planner.step_time import model_flops
@@ -164,13 +164,13 @@ def read_cases(path: str | Path) -> tuple[list[Case], list[Skipped]]:
     for line, row in rows:
         values = {name: (row[name] or "").strip() for name in header}
         try:
-            cases.append(_case(line, Row(values)))
+            cases.append(_case(line, Cells(values)))
         except CannotUse as reason:
             skipped.append(Skipped(row=line, reason=str(reason)))
     return cases, skipped
 
 
-def _case(line: int, row: Row) -> Case:
+def _case(line: int, row: Cells) -> Case:
     trust = row.text("trust", "clean")
     if trust not in USABLE_TRUST:
         raise CannotUse(f"trust: {short(trust, 40)}")
@@ -211,13 +211,13 @@ def _case(line: int, row: Row) -> Case:
     return case
 
 
-def _unknown_feature(row: Row) -> str:
+def _unknown_feature(row: Cells) -> str:
     """What a run's name or flags say it did beside training all weights on its devices; empty if nothing."""
     words = {*re.split(r"[^a-z0-9]+", row.text("model").lower()), *row.flags}
     return next((feature for word, feature in _FEATURES.items() if word in words), "")
 
 
-def _metric(row: Row) -> tuple[Metric, str]:
+def _metric(row: Cells) -> tuple[Metric, str]:
     unit = row.text("measured_metric")
     if unit not in UNITS:
         raise CannotUse(f"column measured_metric: {short(unit, 40)!r} is none of {', '.join(UNITS)}")
@@ -231,7 +231,7 @@ def _metric(row: Row) -> tuple[Metric, str]:
     raise CannotUse(f"column component: {short(component, 40)!r} is none of static, model_state, peak")
 
 
-def _by_stage(row: Row, stages: int) -> tuple[float, ...]:
+def _by_stage(row: Cells, stages: int) -> tuple[float, ...]:
     """Values stand in the order of ranks, whose stages are contiguous blocks; ranks that hold alike are left out."""
     values = row.numbers("value_by_rank", " ")
     if not values:

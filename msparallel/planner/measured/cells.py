@@ -2,7 +2,7 @@
 
 In: a row's cells. Out: values, or why the row cannot be used, with the column's name.
 
->>> Row({"layers": "32"}).count("layers")
+>>> Cells({"layers": "32"}).count("layers")
 32
 """
 
@@ -19,22 +19,26 @@ class CannotUse(Exception):
 
 
 @dataclass(frozen=True)
-class Row:
-    """Cells by column, stripped."""
+class Cells:
+    """Of one row, stripped.
 
-    cells: dict[str, str]
+    Attributes:
+        by_column: column -> text.
+    """
+
+    by_column: dict[str, str]
 
     def text(self, column: str, default: str | None = None) -> str:
         """A cell; `default` where it is empty or there is no such column."""
-        if self.cells.get(column):
-            return self.cells[column]
+        if self.by_column.get(column):
+            return self.by_column[column]
         if default is None:
-            raise CannotUse(f"column {column}: {'empty' if column in self.cells else 'not in the file'}")
+            raise CannotUse(f"column {column}: {'empty' if column in self.by_column else 'not in the file'}")
         return default
 
     def has(self, column: str) -> bool:
         """Whether a cell is filled."""
-        return bool(self.cells.get(column))
+        return bool(self.by_column.get(column))
 
     def count(self, column: str, default: int | None = None) -> int:
         """A whole number of at least 1."""

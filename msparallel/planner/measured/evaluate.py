@@ -22,15 +22,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from msparallel.errors import UserError
 from msparallel.hardware import load_hardware
 from msparallel.planner.estimate import fits
 from msparallel.planner.measured.cases import METRICS, Case, Metric, Skipped, read_cases
 from msparallel.planner.measured.families import half_of
-from msparallel.planner.memory import fullest_of, stage_memories, static_bytes
+from msparallel.planner.memory import GIB, fullest_of, stage_memories, static_bytes
 from msparallel.planner.step_time import step_time
 
-GIB = 2**30
 TOLERANCE = 0.02
 NEAR = 0.03
 """Within which model state is counted as met."""
@@ -172,9 +170,9 @@ class Evaluation:
             "lower_bounds": self.lower_bounds,
             "peaks_in_band": self.peaks_in_band,
             "runs_that_fit": self.runs_that_fit,
-            "by_source": _plain(self.groups(source_name)),
-            "by_hardware": _plain(self.groups(lambda case: case.hardware or "unknown")),
-            "by_half": _plain(self.groups(lambda case: half_of(case.family))),
+            "by_source": _groups_json(self.groups(source_name)),
+            "by_hardware": _groups_json(self.groups(lambda case: case.hardware or "unknown")),
+            "by_half": _groups_json(self.groups(lambda case: half_of(case.family))),
             "rows": [row.to_json() for row in self.rows],
             "skipped": [asdict(row) for row in self.skipped],
         }
@@ -183,14 +181,7 @@ class Evaluation:
 def evaluate(path: str | Path) -> Evaluation:
     """Estimate every run of a file. Raises UserError where the file is no table of runs."""
     cases, skipped = read_cases(path)
-    rows = []
-    for case in cases:
-        try:
-            rows.append(_row(case))
-        except UserError as problem:
-            skipped.append(Skipped(row=case.row, reason=f"feature: {problem}"))
-    skipped.sort(key=lambda row: row.row)
-    return Evaluation(path=str(path), rows=tuple(rows), skipped=tuple(skipped))
+    return Evaluation(path=str(path), rows=tuple(map(_row, cases)), skipped=tuple(skipped))
 
 
 def figures(errors: Iterable[float]) -> Figures:
@@ -236,5 +227,5 @@ def _row(case: Case) -> Row:
     return Row(case=case, measured=case.value, estimate=max(estimates), stages=stages, error=worst, high=high)
 
 
-def _plain(groups: dict[str, dict[str, Figures]]) -> dict[str, Any]:
+def _groups_json(groups: dict[str, dict[str, Figures]]) -> dict[str, Any]:
     return {name: {metric: asdict(figure) for metric, figure in of.items()} for name, of in groups.items()}

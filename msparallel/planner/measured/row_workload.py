@@ -13,7 +13,7 @@ from msparallel.errors import short
 from msparallel.hardware import Dtype
 from msparallel.mesh import Mesh
 from msparallel.model.shape import ModelShape
-from msparallel.planner.measured.cells import CannotUse, Row, whole_numbers
+from msparallel.planner.measured.cells import CannotUse, Cells, whole_numbers
 from msparallel.planner.measured.families import Family
 from msparallel.planner.stack import MINDFORMERS, MINDFORMERS_HALF, Stack, megatron, torchtitan
 from msparallel.planner.workload import ShardLevel, Workload
@@ -22,7 +22,7 @@ MOST_DEVICES, MOST_LAYERS = 131_072, 10_000
 """What no run has: a slip of the pen."""
 
 
-def workload_of_row(row: Row, family: Family) -> Workload:
+def workload_of_row(row: Cells, family: Family) -> Workload:
     source, flags = row.text("source").lower(), row.flags
     written = row.text("dtype")
     dtypes: dict[str, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "bf16+fp8": "bfloat16"}
@@ -81,7 +81,7 @@ def workload_of_row(row: Row, family: Family) -> Workload:
     )
 
 
-def _overlaps_tensor(row: Row) -> bool:
+def _overlaps_tensor(row: Cells) -> bool:
     """MindSpeed fuses messages into products (mc2, coc), and so does torchtitan (async TP). MindFormers'
     fine_grain_interleave, whose halves of a micro-batch send by turns, is not counted: halves make thinner products,
     and over its published runs one takes what the other gains."""
@@ -108,7 +108,7 @@ def _stack(source: str, flags: dict[str, str], dtype: Dtype, *, notes: str, fuse
     )
 
 
-def _mesh(row: Row) -> Mesh:
+def _mesh(row: Cells) -> Mesh:
     """Degrees of the run; a cluster has at most 131,072 devices."""
     mesh = Mesh(pp=row.count("pp"), dp=row.count("dp"), cp=row.count("cp", 1), tp=row.count("tp"))
     devices = row.count("device_count", mesh.size)
@@ -119,7 +119,7 @@ def _mesh(row: Row) -> Mesh:
     return mesh
 
 
-def _shape(row: Row, family: Family, stack: Stack) -> ModelShape:
+def _shape(row: Cells, family: Family, stack: Stack) -> ModelShape:
     flags, heads, hidden = row.flags, row.count("heads"), row.count("hidden")
     facts = dict(family.facts)
     known = facts.get("num_experts")
@@ -157,7 +157,7 @@ def _shape(row: Row, family: Family, stack: Stack) -> ModelShape:
     )
 
 
-def _stage_layers(row: Row, stages: int) -> tuple[int, ...]:
+def _stage_layers(row: Cells, stages: int) -> tuple[int, ...]:
     """Layers of each group. `vpp` is the number of groups a stage has; layers that do nothing are left out."""
     layers, virtual, flags = row.count("layers"), row.count("vpp", 1 if stages == 1 else None), row.flags
     groups = stages * virtual
@@ -187,7 +187,7 @@ def _stage_layers(row: Row, stages: int) -> tuple[int, ...]:
     return tuple(listed)
 
 
-def _batch(row: Row, replicas: int, groups: int, stack: Stack) -> tuple[int, int]:
+def _batch(row: Cells, replicas: int, groups: int, stack: Stack) -> tuple[int, int]:
     """Sequences of a micro-batch, micro-batches of a step."""
     size, whole = row.count("micro_batch"), row.count("global_batch")
     if whole % (replicas * size):
@@ -203,7 +203,7 @@ def _batch(row: Row, replicas: int, groups: int, stack: Stack) -> tuple[int, int
 
 
 def _recompute(
-    row: Row, stages: int, groups: tuple[int, ...]
+    row: Cells, stages: int, groups: tuple[int, ...]
 ) -> tuple[Literal["none", "selective", "full"], tuple[int, ...] | None]:
     """What is computed again, and how many layers of each stage; None: all of them.
 
@@ -233,7 +233,7 @@ def _recompute(
 
 
 def _attention_tables(
-    row: Row, family: Family, mesh: Mesh, seq: int, batch: int, *, flash: bool
+    row: Cells, family: Family, mesh: Mesh, seq: int, batch: int, *, flash: bool
 ) -> tuple[int, int]:
     """Bytes that stay from step to step: for each layer, and once.
 

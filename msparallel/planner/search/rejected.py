@@ -18,11 +18,11 @@ from typing import Any
 
 from msparallel.hardware import Hardware
 from msparallel.planner.estimate import fits, limit_bytes
-from msparallel.planner.search.search import Family, Need, Search
+from msparallel.planner.memory import GIB
+from msparallel.planner.search.search import Need, Search, StrategyFamily
 from msparallel.planner.workload import Workload
 from msparallel.recipe.rules.devices import MAX_DEVICES
 
-GIB = 2**30
 SHORTEST = 128
 """Tokens; a shorter sequence is not proposed."""
 
@@ -75,7 +75,7 @@ def _settings(found: Search) -> Iterator[Rejection]:
             yield _without_room(found, {key: value}, family, f"{key} {_value(others[0])}")
 
 
-def _without_room(found: Search, settings: dict[str, Any], family: Family, neighbour: str) -> Rejection:
+def _without_room(found: Search, settings: dict[str, Any], family: StrategyFamily, neighbour: str) -> Rejection:
     need = family.lightest
     assert need is not None, "a family of legal strategies has a lightest one"
     changes = [neighbour, halved_sequence(need.work, found.hardware), doubled_replicas(need.work, found.hardware)]

@@ -49,7 +49,7 @@ class Need:
 
 
 @dataclass(kw_only=True)
-class Family:
+class StrategyFamily:
     """Strategies that have something in common.
 
     Attributes:
@@ -61,7 +61,7 @@ class Family:
     fitting: int = 0
     lightest: Need | None = None
 
-    def add(self, other: Family) -> None:
+    def add(self, other: StrategyFamily) -> None:
         """Count the strategies of another one too."""
         self.legal += other.legal
         self.fitting += other.fitting
@@ -94,8 +94,8 @@ class Search:
     fitting: int
     timed: int
     candidates: tuple[Estimate, ...]
-    families: dict[tuple[int, int], Family]
-    settings: dict[Setting, Family]
+    families: dict[tuple[int, int], StrategyFamily]
+    settings: dict[Setting, StrategyFamily]
     refusals: dict[Refusal, int]
 
 
@@ -110,8 +110,8 @@ def search(
         only: the meshes to look at; left out: all of the space's devices.
     """
     total, refusals = 0, Counter[Refusal]()
-    families: dict[tuple[int, int], Family] = {}
-    settings: dict[Setting, Family] = {}
+    families: dict[tuple[int, int], StrategyFamily] = {}
+    settings: dict[Setting, StrategyFamily] = {}
     works: list[Workload] = []
     for mesh in meshes(space.devices) if only is None else only:
         total += combinations(work, space, mesh)
@@ -119,7 +119,7 @@ def search(
         if refused is not None:
             refusals[refused] += 1
             continue
-        family = families.setdefault((mesh.pp, mesh.tp), Family())
+        family = families.setdefault((mesh.pp, mesh.tp), StrategyFamily())
         known: dict[tuple[object, ...], set[int]] = {}
         for levels in strategies(work, space, mesh):
             for chosen, sizes in levels:
@@ -129,7 +129,7 @@ def search(
                 works += [with_batch(chosen, space, size) for size in fitting if size not in less]
                 family.add(found)
                 for key in ("recompute", "optimizer_shard", "sequence_parallel"):
-                    settings.setdefault((key, getattr(chosen, key)), Family()).add(found)
+                    settings.setdefault((key, getattr(chosen, key)), StrategyFamily()).add(found)
     candidates, timed = _fastest(works, hardware, top)
     return Search(
         work=work,
@@ -167,9 +167,9 @@ def _known(known: dict[tuple[object, ...], set[int]], work: Workload, space: Spa
 
 def _fitting(
     work: Workload, space: Space, sizes: list[int], known: set[int], hardware: Hardware
-) -> tuple[list[int], Family]:
+) -> tuple[list[int], StrategyFamily]:
     """Sizes of the micro-batch with which a strategy fits; those of `known` are taken to."""
-    family, limit = Family(legal=len(sizes)), limit_bytes(hardware)
+    family, limit = StrategyFamily(legal=len(sizes)), limit_bytes(hardware)
 
     def has_room(size: int) -> bool:
         need = _need(with_batch(work, space, size))
