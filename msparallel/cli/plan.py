@@ -76,7 +76,7 @@ def command(
     else:
         settings, changes = _mended(plan)
         document |= plan_json.mending_document(settings, changes)
-        lines = plan_search_text.mending_lines(plan, settings, changes)
+        lines = plan_search_text.mending_lines(settings, changes)
         text = plan_text.plan_text(plan, as_it_is, lines, width=width)
     if plan.recipe.serve is not None:
         from msparallel.cli.plan_serving_text import serving_document, serving_sections

@@ -55,7 +55,7 @@ def search_text(
     return joined(sections, width)
 
 
-def mending_lines(plan: Plan, settings: tuple[dict[str, Any], Estimate] | None, changes: Sequence[Change]) -> list[str]:
+def mending_lines(settings: tuple[dict[str, Any], Estimate] | None, changes: Sequence[Change]) -> list[str]:
     """What would make a recipe fit that does not: other settings on its mesh, or more."""
     if settings is not None:
         typed = " ".join(format_override(key, value) for key, value in settings[0].items())

@@ -7,9 +7,9 @@ import re
 from dataclasses import replace
 
 import pytest
+from legal_strategies import legal, planned
 
 from msparallel.hardware import Hardware, load_hardware
-from msparallel.plan import Plan, resolve
 from msparallel.planner.estimate import estimate, fits, limit_bytes
 from msparallel.planner.memory import stage_memories
 from msparallel.planner.search.changes import other_settings, smallest_changes
@@ -21,7 +21,6 @@ from msparallel.planner.search.space import Space, meshes, strategies, with_batc
 from msparallel.planner.step_time import step_time
 from msparallel.planner.workload import Workload, workload_of
 from msparallel.recipe.library import shipped_recipes
-from msparallel.recipe.load import load_recipe
 from msparallel.recipe.override import format_override
 
 pytestmark = pytest.mark.pure
@@ -38,24 +37,9 @@ LARGE = [("llama2_70b_dp2_tp8_pp4", 64, 64), ("llama2_70b_dp2_tp8_pp4", 1024, 10
          ("qwen3_32b_tp4_pp4", 96, 96)]  # fmt: skip
 
 
-def planned(name: str, *overrides: str) -> Plan:
-    return resolve(load_recipe(name, overrides))
-
-
 def asked(name: str, devices: int, batch: int) -> tuple[Workload, Hardware, Space]:
     plan = planned(name)
     return workload_of(plan), plan.hardware, space_of(plan, devices=devices, global_batch_size=batch)
-
-
-def legal(work: Workload, space: Space) -> list[Workload]:
-    return [
-        with_batch(chosen, space, size)
-        for mesh in meshes(space.devices)
-        if refusal(work, space, mesh) is None
-        for levels in strategies(work, space, mesh)
-        for chosen, sizes in levels
-        for size in sizes
-    ]
 
 
 @pytest.mark.parametrize(("name", "devices", "batch"), SMALL)

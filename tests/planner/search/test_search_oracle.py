@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from oracle_models import CASES, Case, Strategy
+from legal_strategies import legal
+from oracle_models import CASES, Strategy
 
 from msparallel.hardware import load_hardware
 from msparallel.mesh import Mesh
 from msparallel.planner.estimate import fits
-from msparallel.planner.search.rules import refusal
 from msparallel.planner.search.search import search
-from msparallel.planner.search.space import meshes, strategies, with_batch
+from msparallel.planner.search.space import with_batch
 from msparallel.planner.step_time import step_time
-from msparallel.planner.workload import Workload
 
 pytestmark = pytest.mark.pure
 HARDWARE = load_hardware("atlas_900_a2")  # 64 GB
@@ -26,21 +25,10 @@ def mesh_of(strategy: Strategy) -> Mesh:
     return Mesh(pp=pp, tp=tp, dp=dp, cp=cp * up)
 
 
-def legal(case: Case) -> list[Workload]:
-    return [
-        with_batch(chosen, case.space, size)
-        for mesh in meshes(case.devices)
-        if refusal(case.work, case.space, mesh) is None
-        for levels in strategies(case.work, case.space, mesh)
-        for chosen, sizes in levels
-        for size in sizes
-    ]
-
-
 @BY_NAME
 def test_both_strategies_of_each_model_fit(case):
     found = {"expert": False, "auto": False}
-    for work in legal(case):
+    for work in legal(case.work, case.space):
         for who, strategy in (("expert", case.expert), ("auto", case.auto)):
             if work.mesh == mesh_of(strategy) and work.micro_batch_size == strategy[-1]:
                 found[who] = found[who] or fits(work, HARDWARE)
@@ -58,7 +46,7 @@ def test_one_of_the_two_is_among_the_first_three_meshes(case):
 def test_the_micro_batch_of_that_one_is_as_good_as_ours(case):
     """Within 5 % of the micro-batch that the search takes on its mesh."""
     fastest: dict[tuple[Mesh, int], float] = {}
-    for work in legal(case):
+    for work in legal(case.work, case.space):
         if fits(work, HARDWARE):
             key = (work.mesh, work.micro_batch_size)
             fastest[key] = min(fastest.get(key, float("inf")), step_time(work, HARDWARE).step_s)

@@ -5,23 +5,17 @@ from __future__ import annotations
 import random
 
 import pytest
+from legal_strategies import legal, planned
 
-from msparallel.hardware import load_hardware
-from msparallel.mesh import Mesh
-from msparallel.plan import Plan, resolve
 from msparallel.planner.search.overrides import overrides_of, space_of
-from msparallel.planner.search.rules import engine_cuts, refusal
+from msparallel.planner.search.rules import refusal
 from msparallel.planner.search.space import (
-    Space,
     balanced_split,
     combinations,
     head_in_layers,
     meshes,
-    strategies,
-    with_batch,
 )
-from msparallel.planner.workload import Workload, workload_of
-from msparallel.recipe.load import load_recipe
+from msparallel.planner.workload import workload_of
 from msparallel.recipe.override import format_override, with_values
 from msparallel.recipe.rules import find_problems
 
@@ -50,29 +44,13 @@ SPACES = [
 ]
 
 
-def planned(name: str, *overrides: str) -> Plan:
-    return resolve(load_recipe(name, overrides))
-
-
-def everything(work: Workload, space: Space) -> list[Workload]:
-    """Every legal strategy of a space."""
-    return [
-        with_batch(chosen, space, size)
-        for mesh in meshes(space.devices)
-        if refusal(work, space, mesh) is None
-        for levels in strategies(work, space, mesh)
-        for chosen, sizes in levels
-        for size in sizes
-    ]
-
-
 @pytest.mark.parametrize(("name", "devices", "batch"), SPACES)
 def test_a_legal_strategy_is_a_recipe_that_passes_every_rule_and_comes_out_as_that_strategy(name, devices, batch):
     plan = planned(name)
     space = space_of(plan, devices=devices, global_batch_size=batch)
-    legal = everything(workload_of(plan), space)
-    assert legal
-    for work in random.Random(1).sample(legal, min(25, len(legal))):
+    found = legal(workload_of(plan), space)
+    assert found
+    for work in random.Random(1).sample(found, min(25, len(found))):
         changes = overrides_of(plan, work)
         recipe = with_values(plan.recipe, changes)
         assert find_problems(recipe) == [], changes
@@ -115,8 +93,8 @@ def test_no_more_is_legal_than_is_counted():
     plan = planned("qwen3_30b_a3b_dp8_pp2_ep8")
     work, space = workload_of(plan), space_of(plan)
     counted = sum(combinations(work, space, mesh) for mesh in meshes(space.devices))
-    legal = everything(work, space)
-    assert len(legal) == len(set(legal)) <= counted
+    found = legal(work, space)
+    assert len(found) == len(set(found)) <= counted
 
 
 def test_a_split_by_cost_takes_the_head_from_the_last_stage():
@@ -131,17 +109,3 @@ def test_a_split_by_cost_takes_the_head_from_the_last_stage():
         assert layers[-1] <= max(layers) and max(layers[:-1]) - min(layers[:-1]) <= 1
 
 
-def test_the_engine_cuts_what_the_rules_let_it_cut():
-    ascend, cpu = load_hardware("atlas_800t_a2"), load_hardware("cpu")
-    assert [n for n in range(1, 25) if engine_cuts(ascend, n)] == [2, 4, 8, 16, 24]
-    assert not any(engine_cuts(cpu, n) for n in range(1, 25))
-
-
-def test_refusals_say_what_would_do():
-    plan = planned("llama2_70b_dp2_tp8_pp4")
-    work, space = workload_of(plan), space_of(plan)
-    found = refusal(work, space, Mesh(pp=4, tp=16))
-    assert found is not None and found.change == "model_parallel 8"
-    assert found.reason == "8 key and value heads cannot be split over 16 devices, at most over 8"
-    found = refusal(work, space_of(plan, devices=1024), Mesh(dp=128, tp=8))
-    assert found is not None and found.change == "--global-batch 128"
