@@ -68,12 +68,15 @@ def mending_lines(settings: tuple[dict[str, Any], Estimate] | None, changes: Seq
 def _counts(found: Search) -> list[str]:
     space = found.space
     nodes = space.devices // space.devices_per_node
-    sizes = f"micro-batches up to {space.most_micro_batch}, up to {space.most_virtual_stages} groups of layers a stage"
+    limits = (
+        f"micro-batches up to {space.most_micro_batch}, up to {space.most_virtual_stages} groups of layers a stage, "
+        f"cp up to {space.most_context_parallel}"
+    )
     return [
         f"Search: {space.devices} devices ({nodes} x {space.devices_per_node}, {found.hardware.chip}), global batch "
         f"{space.global_batch_size}, {found.work.seq_length} tokens",
         f"  {found.combinations:,} combinations of pp, dp, cp, tp, ep, stage split, interleaving, optimizer shard, "
-        f"sequence parallel, recompute and micro-batch ({sizes})",
+        f"sequence parallel, recompute and micro-batch ({limits})",
         f"  {found.legal:,} are legal, {found.fitting:,} fit, {found.timed:,} had to be timed to know the best",
     ]
 

@@ -67,7 +67,7 @@ def smallest_changes(work: Workload, hardware: Hardware, space: Space) -> list[C
 
 def first_fit(work: Workload, hardware: Hardware, space: Space, only: Iterable[Mesh] | None = None) -> Workload | None:
     """Any strategy that fits: of each legal mesh the settings that take least memory are asked."""
-    for mesh in meshes(space.devices) if only is None else only:
+    for mesh in meshes(space) if only is None else only:
         if refusal(work, space, mesh) is not None:
             continue
         lightest = _lightest(work, space, mesh)
@@ -91,7 +91,7 @@ def _lightest(work: Workload, space: Space, mesh: Mesh) -> Iterator[Workload]:
 def other_batch(work: Workload, hardware: Hardware, space: Space) -> Change | None:
     """The nearest global batch that lets a mesh in which the batch alone keeps out."""
     batches: dict[int, list[Mesh]] = {}
-    for mesh in meshes(space.devices):
+    for mesh in meshes(space):
         refused = refusal(work, space, mesh)
         if refused is None or refused.rule not in ("batch_comes_out", "micro_batches_fill_pipeline"):
             continue

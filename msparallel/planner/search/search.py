@@ -113,7 +113,7 @@ def search(
     families: dict[tuple[int, int], StrategyFamily] = {}
     settings: dict[Setting, StrategyFamily] = {}
     works: list[Workload] = []
-    for mesh in meshes(space.devices) if only is None else only:
+    for mesh in meshes(space) if only is None else only:
         total += combinations(work, space, mesh)
         refused = refusal(work, space, mesh)
         if refused is not None:

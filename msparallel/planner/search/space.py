@@ -4,7 +4,7 @@ In: a Workload whose model, sequence and software stay, and a Space: devices, ba
 of the space, and the legal settings of those that `rules.py` does not refuse.
 
 >>> space = Space(devices=16, devices_per_node=8, global_batch_size=64)
->>> sum(1 for _ in meshes(16)), sum(len(levels) for levels in strategies(work, space, Mesh(dp=2, tp=8)))
+>>> sum(1 for _ in meshes(space)), sum(len(levels) for levels in strategies(work, space, Mesh(dp=2, tp=8)))
 (35, 24)
 """
 
@@ -18,6 +18,7 @@ from typing import Any, Literal
 from msparallel.mesh import Mesh
 from msparallel.planner.cut import token_numbers
 from msparallel.planner.workload import ShardLevel, Workload
+from msparallel.recipe.rules.devices import MAX_DEVICES
 from msparallel.recipe.rules.finding import divisors
 
 Recompute = Literal["none", "selective", "full"]
@@ -34,7 +35,8 @@ class Space:
     engine: whether MindSpore's engine may cut the model here; without it there are replicas only.
     recompute, optimizer_shard, sequence_parallel: what may be chosen.
     vocab_parallel: whether the vocabulary is cut over tp wherever that comes out.
-    most_micro_batch, most_virtual_stages: micro-batch sizes and groups of layers a stage go up to these.
+    most_micro_batch, most_virtual_stages, most_context_parallel: micro-batch sizes, groups of layers a stage and cp go
+        up to these.
     """
 
     devices: int
@@ -47,14 +49,15 @@ class Space:
     vocab_parallel: bool = True
     most_micro_batch: int = 16
     most_virtual_stages: int = 8
+    most_context_parallel: int = MAX_DEVICES
 
 
-def meshes(devices: int) -> Iterator[Mesh]:
-    """Every way to write a number of devices as pp x dp x cp x tp."""
-    for tp in divisors(devices):
-        for pp in divisors(devices // tp):
-            for cp in divisors(devices // tp // pp):
-                yield Mesh(pp=pp, dp=devices // tp // pp // cp, cp=cp, tp=tp)
+def meshes(space: Space) -> Iterator[Mesh]:
+    """Every way to write the space's devices as pp x dp x cp x tp."""
+    for tp in divisors(space.devices):
+        for pp in divisors(space.devices // tp):
+            for cp in divisors(space.devices // tp // pp, space.most_context_parallel):
+                yield Mesh(pp=pp, dp=space.devices // tp // pp // cp, cp=cp, tp=tp)
 
 
 def combinations(work: Workload, space: Space, mesh: Mesh) -> int:

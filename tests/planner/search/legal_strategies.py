@@ -16,7 +16,7 @@ def planned(name: str, *overrides: str) -> Plan:
 def legal(work: Workload, space: Space) -> list[Workload]:
     return [
         with_batch(chosen, space, size)
-        for mesh in meshes(space.devices)
+        for mesh in meshes(space)
         if refusal(work, space, mesh) is None
         for levels in strategies(work, space, mesh)
         for chosen, sizes in levels

@@ -74,7 +74,7 @@ def test_memory_grows_with_the_micro_batch_and_recomputing_more_does_not_lengthe
     larger micro-batch a little less, far above the limit, where fewer of them are under way with casts of weights."""
     work, hardware, space = asked(name, devices, batch)
 
-    lists = [levels for mesh in meshes(devices) if refusal(work, space, mesh) is None
+    lists = [levels for mesh in meshes(space) if refusal(work, space, mesh) is None
              for levels in strategies(work, space, mesh)]  # fmt: skip
     for levels in random.Random(3).sample(lists, min(60, len(lists))):
         for chosen, sizes in levels:

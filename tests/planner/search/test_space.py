@@ -10,6 +10,7 @@ from legal_strategies import legal, planned
 from msparallel.planner.search.overrides import overrides_of, space_of
 from msparallel.planner.search.rules import refusal
 from msparallel.planner.search.space import (
+    Space,
     balanced_split,
     combinations,
     head_in_layers,
@@ -62,7 +63,7 @@ def test_a_legal_strategy_is_a_recipe_that_passes_every_rule_and_comes_out_as_th
 def test_what_is_refused_breaks_the_rule_that_is_named(name, devices, batch):
     plan = planned(name)
     work, space = workload_of(plan), space_of(plan, devices=devices, global_batch_size=batch)
-    refused = [(mesh, found) for mesh in meshes(space.devices) if (found := refusal(work, space, mesh))]
+    refused = [(mesh, found) for mesh in meshes(space) if (found := refusal(work, space, mesh))]
     for mesh, found in random.Random(1).sample(refused, min(25, len(refused))):
         uneven = 1 < mesh.pp <= work.shape.num_layers
         recipe = with_values(plan.recipe, {
@@ -81,7 +82,7 @@ def test_what_is_refused_breaks_the_rule_that_is_named(name, devices, batch):
 
 def test_meshes_are_all_ordered_factorizations():
     for devices in (1, 7, 24, 1000):
-        found = list(meshes(devices))
+        found = list(meshes(Space(devices=devices, devices_per_node=8, global_batch_size=64)))
         brute = {(pp, dp, cp, tp) for pp in range(1, devices + 1) if devices % pp == 0
                  for dp in range(1, devices // pp + 1) if devices // pp % dp == 0
                  for cp in range(1, devices // pp // dp + 1) if devices // pp // dp % cp == 0
@@ -92,7 +93,7 @@ def test_meshes_are_all_ordered_factorizations():
 def test_no_more_is_legal_than_is_counted():
     plan = planned("qwen3_30b_a3b_dp8_pp2_ep8")
     work, space = workload_of(plan), space_of(plan)
-    counted = sum(combinations(work, space, mesh) for mesh in meshes(space.devices))
+    counted = sum(combinations(work, space, mesh) for mesh in meshes(space))
     found = legal(work, space)
     assert len(found) == len(set(found)) <= counted
 
@@ -109,3 +110,12 @@ def test_a_split_by_cost_takes_the_head_from_the_last_stage():
         assert layers[-1] <= max(layers) and max(layers[:-1]) - min(layers[:-1]) <= 1
 
 
+
+
+def test_context_parallel_is_looked_at_where_ranks_keep_long_parts() -> None:
+    """8192 tokens and more, or what the recipe itself has."""
+    short = space_of(planned("llama2_7b_dp2_tp2_pp2"))
+    long = space_of(planned("qwen3_8b_cp4_tp2"))
+    typed = space_of(planned("qwen3_8b_cp4_tp2", "train.seq_length=8192"))
+    assert [space.most_context_parallel for space in (short, long, typed)] == [1, 4, 4]
+    assert {mesh.cp for mesh in meshes(long)} == {1, 2, 4} and {mesh.cp for mesh in meshes(short)} == {1}
