@@ -243,8 +243,9 @@ def test_commands_do_what_the_page_shows(page, tmp_path, monkeypatch):
     if WRITE and wrong:
         text = page.read_text(encoding="utf-8")
         for item, printed in wrong:
-            start = text.index(f"$ {item.command}")
-            begin = text.index("\n", start) + 1
+            start = re.search(rf"^\$ {re.escape(item.command)}([ ]+#.*)?$", text, re.M)
+            assert start, f"{item.command}: is not on one line of the page"
+            begin = start.end() + 1
             end = min(at for mark in ("\n$ ", "\n```") if (at := text.find(mark, begin - 1)) >= 0) + 1
             now = "\n".join(refreshed(item.output, printed)) + "\n"
             text = text[:begin] + re.sub(r"[ ]+$", "", now, flags=re.M) + text[end:]

@@ -27,7 +27,7 @@ DEFAULTS = {
 
 
 LEAST_CONTEXT_TOKENS = 8192
-"""Context parallel is looked at where each rank keeps at least so many tokens of a sequence, or where the recipe has it.
+"""Context parallel is looked at where each rank keeps so many tokens of a sequence, and where the recipe has it.
 MindSpeed's own search leaves it out below that on the 910B (auto_settings, stage_1_prune); published runs with 512 and
 1024 tokens a rank were 1.6 and 2.4 times slower than these formulas say."""
 
