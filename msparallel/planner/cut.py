@@ -9,7 +9,6 @@ In: a Workload. Out: a Cut, by which layers that are alike are computed once; ro
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -22,9 +21,8 @@ from msparallel.planner.workload import Workload
 ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """All that the time of a layer depends on."""
+class Cut(NamedTuple):
+    """All that the time of a layer depends on. A tuple, since it is made and looked up thousands of times a second."""
 
     shape: ModelShape
     stack: Stack

@@ -13,7 +13,7 @@ import os
 from dataclasses import dataclass
 
 from msparallel.hardware import Hardware
-from msparallel.planner.memory import GIB, StageMemory, fullest_of, stage_memories
+from msparallel.planner.memory import GIB, StageMemory, fullest_of, fullest_stage, stage_memories
 from msparallel.planner.step_time import StepTime, step_time
 from msparallel.planner.workload import Workload
 
@@ -67,7 +67,7 @@ def limit_bytes(hardware: Hardware) -> int:
 
 def fits(work: Workload, hardware: Hardware) -> bool:
     """`Estimate.fits` without the rest."""
-    return fullest_of(stage_memories(work)).high_bytes <= limit_bytes(hardware)
+    return fullest_stage(work).high_bytes <= limit_bytes(hardware)
 
 
 def estimate(work: Workload, hardware: Hardware) -> Estimate:

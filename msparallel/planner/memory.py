@@ -94,6 +94,24 @@ def stage_memories(work: Workload) -> tuple[StageMemory, ...]:
     return tuple(step.memory(stage, state) for stage, state in enumerate(stage_states(work)))
 
 
+def fullest_stage(work: Workload) -> StageMemory:
+    """`fullest_of` all stages, without asking those that cannot be it: of the stages between first and last that have
+    as many layers and the same state, the first has most micro-batches under way, and nothing else differs."""
+    step, states = _Step(work), stage_states(work)
+    last, asked, found = len(states) - 1, set[tuple[int, State]](), None
+    for stage, state in enumerate(states):
+        if 0 < stage < last and work.recomputed_layers is None:
+            alike = (work.layers_of_stage(stage), state)
+            if alike in asked:
+                continue
+            asked.add(alike)
+        memory = step.memory(stage, state)
+        if found is None or memory.high_bytes > found.high_bytes:
+            found = memory
+    assert found is not None, "a pipeline has a stage"
+    return found
+
+
 def fullest_of(memory: Iterable[StageMemory]) -> StageMemory:
     """The stage that needs most at the high end of its band."""
     return max(memory, key=lambda stage: stage.high_bytes)
@@ -139,19 +157,20 @@ class _Step:
             peak = max(peak, self.loss(), self.head_backward())
         other += max(peak, self.update(stage, state) - activations - other) + stack.workspace_bytes
         other += (activations + other) * stack.reserved_share
-        whole = round(activations), round(other)
-        held = round(state.weights_bytes), round(state.gradients_bytes), round(state.optimizer_bytes)
-        total, loose = sum(held) + sum(whole), UNCERTAIN_SHARE * sum(whole)
+        weights, gradients, optimizer = map(round, state[:3])
+        activations, other = round(activations), round(other)
+        held, loose = weights + gradients + optimizer, UNCERTAIN_SHARE * (activations + other)
+        total = held + activations + other
         return StageMemory(
             stage=stage,
             layers=layers,
-            weights_bytes=held[0],
-            gradients_bytes=held[1],
-            optimizer_bytes=held[2],
-            activations_bytes=whole[0],
-            other_bytes=whole[1],
+            weights_bytes=weights,
+            gradients_bytes=gradients,
+            optimizer_bytes=optimizer,
+            activations_bytes=activations,
+            other_bytes=other,
             low_bytes=round(total - loose),
-            high_bytes=round(total + loose + STATE_UNCERTAIN_SHARE * sum(held)),
+            high_bytes=round(total + loose + STATE_UNCERTAIN_SHARE * held),
         )
 
     def recomputed(self, stage: int) -> int:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msparallel.mesh import Mesh
 from msparallel.model.shape import ModelShape
 from msparallel.plan import resolve
-from msparallel.planner.memory import stage_memories, static_bytes
+from msparallel.planner.memory import fullest_of, fullest_stage, stage_memories, static_bytes
 from msparallel.planner.stack import MINDFORMERS, MSPARALLEL, megatron, torchtitan
 from msparallel.planner.workload import Workload, workload_of
 from msparallel.recipe.load import load_recipe
@@ -87,6 +87,18 @@ def test_more_tensor_parallel_never_raises_weights(work: Workload) -> None:
     for stage, cut in zip(stage_memories(work), stage_memories(more), strict=True):
         assert cut.weights_bytes <= stage.weights_bytes
         assert cut.state_bytes <= stage.state_bytes
+
+
+@settings(max_examples=300, deadline=None)
+@given(workloads(), st.sampled_from(["1f1b", "gpipe"]), st.data())
+def test_the_fullest_stage_is_found_without_asking_all(work: Workload, schedule, data) -> None:
+    groups = len(work.stage_layers)
+    uneven = tuple(data.draw(st.integers(1, 3)) for _ in range(groups))
+    layers = [sum(uneven[stage :: work.mesh.pp]) for stage in range(work.mesh.pp)]
+    some = tuple(data.draw(st.integers(0, n)) for n in layers)
+    work = replace(work, schedule=schedule, shape=replace(work.shape, num_layers=sum(uneven)), stage_layers=uneven)
+    for asked in (work, replace(work, recomputed_layers=some)):
+        assert fullest_stage(asked) == fullest_of(stage_memories(asked))
 
 
 @settings(max_examples=200, deadline=None)

@@ -30,7 +30,7 @@ from msparallel.hardware import Hardware
 from msparallel.mesh import Mesh
 from msparallel.planner.estimate import Estimate, estimate, fits, limit_bytes
 from msparallel.planner.layer_time import layer_time
-from msparallel.planner.memory import StageMemory, fullest_of, stage_memories
+from msparallel.planner.memory import StageMemory, fullest_stage
 from msparallel.planner.search.rules import Refusal, refusal
 from msparallel.planner.search.space import Space, combinations, meshes, strategies, with_batch
 from msparallel.planner.step_time import step_time
@@ -193,7 +193,7 @@ def _fitting(
 
 
 def _need(work: Workload) -> Need:
-    return Need(work=work, stage=fullest_of(stage_memories(work)))
+    return Need(work=work, stage=fullest_stage(work))
 
 
 def _fastest(works: Iterable[Workload], hardware: Hardware, top: int) -> tuple[tuple[Estimate, ...], int]:
