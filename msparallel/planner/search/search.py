@@ -8,11 +8,10 @@ It is complete over the space without asking everything of everything:
 
 1. A rule that refuses a mesh refuses all its settings (`rules.refusal`).
 2. Memory grows with the size of a micro-batch, all else equal: what a stage keeps of a replica's sequences grows. So
-   bisection finds the sizes that fit. A step of one micro-batch keeps no sums of gradients and is asked by itself.
-3. What fits is taken to fit with one setting more frugal too: more recomputed, tokens cut over tp, a stronger shard.
-   Each candidate's own memory is asked before it counts.
-4. Recomputing more never makes a step faster: of levels that fit and differ in nothing else, the lowest is timed.
-5. The others are timed in the order of a lower bound (`floor_s`). Once the bound of the next is above the last place,
+   bisection finds the sizes that fit, begun where a strategy like it ended. A step of one micro-batch keeps no sums of
+   gradients and is asked by itself.
+3. Recomputing more never makes a step faster: of levels that fit and differ in nothing else, the lowest is timed.
+4. The others are timed in the order of a lower bound (`floor_s`). Once the bound of the next is above the last place,
    all that follow are.
 
 >>> found = search(work, load_hardware("atlas_900_a2"), Space(devices=64, devices_per_node=8, global_batch_size=64))
@@ -120,13 +119,14 @@ def search(
             refusals[refused] += 1
             continue
         family = families.setdefault((mesh.pp, mesh.tp), StrategyFamily())
-        known: dict[tuple[object, ...], set[int]] = {}
+        guesses = dict.fromkeys(space.recompute, 1)
         for levels in strategies(work, space, mesh):
+            less: list[int] = []
             for chosen, sizes in levels:
-                before, less = _known(known, chosen, space)
-                fitting, found = _fitting(chosen, space, sizes, before, hardware)
-                known[_place(chosen, space)] = set(fitting)
+                guess = max(guesses[chosen.recompute], len(less))
+                fitting, found = _fitting(chosen, space, sizes, guess, hardware)
                 works += [with_batch(chosen, space, size) for size in fitting if size not in less]
+                guesses[chosen.recompute], less = len(fitting), fitting
                 family.add(found)
                 for key in ("recompute", "optimizer_shard", "sequence_parallel"):
                     settings.setdefault((key, getattr(chosen, key)), StrategyFamily()).add(found)
@@ -146,29 +146,10 @@ def search(
     )
 
 
-def _place(work: Workload, space: Space) -> tuple[object, ...]:
-    """Where a strategy stands among those of its mesh; the last three numbers grow as it needs less memory."""
-    frugal = (
-        space.optimizer_shard.index(work.optimizer_shard) if work.optimizer_shard in space.optimizer_shard else 0,
-        int(work.sequence_parallel),
-        space.recompute.index(work.recompute),
-    )
-    return (work.stage_layers, work.expert_parallel, work.context_parallel_algo, *frugal)
-
-
-def _known(known: dict[tuple[object, ...], set[int]], work: Workload, space: Space) -> tuple[set[int], set[int]]:
-    """Micro-batches that fit with one setting less frugal, and those of them with less recomputed."""
-    *layout, shard, tokens_cut, recompute = _place(work, space)
-    neighbours = [(shard - 1, tokens_cut, recompute), (shard, tokens_cut - 1, recompute),
-                  (shard, tokens_cut, recompute - 1)]  # fmt: skip
-    found = [known.get((*layout, *neighbour), set()) for neighbour in neighbours]
-    return found[0] | found[1] | found[2], found[2]
-
-
 def _fitting(
-    work: Workload, space: Space, sizes: list[int], known: set[int], hardware: Hardware
+    work: Workload, space: Space, sizes: list[int], guess: int, hardware: Hardware
 ) -> tuple[list[int], StrategyFamily]:
-    """Sizes of the micro-batch with which a strategy fits; those of `known` are taken to."""
+    """Sizes of the micro-batch with which a strategy fits. `guess`: how many may be expected to."""
     family, limit = StrategyFamily(legal=len(sizes)), limit_bytes(hardware)
 
     def has_room(size: int) -> bool:
@@ -178,16 +159,13 @@ def _fitting(
 
     whole = space.global_batch_size // work.mesh.dp  # one micro-batch a step
     summed = [size for size in sizes if size < whole or work.mesh.pp > 1]
-    low = max((place for place, size in enumerate(summed, 1) if size in known), default=0)
-    high, probe = len(summed), low  # the first `low` fit, those from `high` on do not
+    low, high = 0, len(summed)  # the first `low` fit, those from `high` on do not
+    probe, first = max(min(guess, high) - 1, 0), True
     while low < high:
-        if has_room(summed[probe]):
-            low = probe + 1
-            probe = high - 1 if low == 1 else (low + high) // 2
-        else:
-            high = probe
-            probe = (low + high) // 2
-    found = summed[:low] + [size for size in sizes[len(summed) :] if size in known or has_room(size)]
+        room = has_room(summed[probe])
+        low, high = (probe + 1, high) if room else (low, probe)
+        probe, first = (low if room else high - 1) if first else (low + high) // 2, False
+    found = summed[:low] + [size for size in sizes[len(summed) :] if has_room(size)]
     family.fitting = len(found)
     return found, family
 
