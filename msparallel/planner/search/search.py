@@ -8,8 +8,8 @@ It is complete over the space without asking everything of everything:
 
 1. A rule that refuses a mesh refuses all its settings (`rules.refusal`).
 2. Memory grows with the size of a micro-batch, all else equal: what a stage keeps of a replica's sequences grows. So
-   bisection finds the sizes that fit, begun where a strategy like it ended. A step of one micro-batch keeps no sums of
-   gradients and is asked by itself.
+   bisection finds the sizes that fit, begun where a strategy like it ended. Where a step has very few micro-batches
+   each size is asked (`_steady`).
 3. Recomputing more never makes a step faster: of levels that fit and differ in nothing else, the lowest is timed.
 4. The others are timed in the order of a lower bound (`floor_s`). Once the bound of the next is above the last place,
    all that follow are.
@@ -157,17 +157,24 @@ def _fitting(
         family.see(need)
         return need.stage.high_bytes <= limit
 
-    whole = space.global_batch_size // work.mesh.dp  # one micro-batch a step
-    summed = [size for size in sizes if size < whole or work.mesh.pp > 1]
-    low, high = 0, len(summed)  # the first `low` fit, those from `high` on do not
+    steady = _steady(work, space, sizes)
+    low, high = 0, len(steady)  # the first `low` fit, those from `high` on do not
     probe, first = max(min(guess, high) - 1, 0), True
     while low < high:
-        room = has_room(summed[probe])
+        room = has_room(steady[probe])
         low, high = (probe + 1, high) if room else (low, probe)
         probe, first = (low if room else high - 1) if first else (low + high) // 2, False
-    found = summed[:low] + [size for size in sizes[len(summed) :] if has_room(size)]
+    found = steady[:low] + [size for size in sizes[len(steady) :] if has_room(size)]
     family.fitting = len(found)
     return found, family
+
+
+def _steady(work: Workload, space: Space, sizes: list[int]) -> list[int]:
+    """Sizes over which memory grows. Beyond them a step has a single micro-batch, whose gradients are not summed, or so
+    few that fewer are under way in interleaved stages than there could be, and fewer casts of weights with them."""
+    sequences, stages = space.global_batch_size // work.mesh.dp, work.mesh.pp
+    least = 2 * stages if work.virtual_stages > 1 or stages == 1 else stages
+    return [size for size in sizes if sequences // size >= least]
 
 
 def _need(work: Workload) -> Need:
