@@ -131,7 +131,16 @@ def _plan_on(name: str, overrides: tuple[str, ...], hardware: str | None) -> Pla
     train = plan.recipe.train
     if train is not None and train.dtype not in machine.dtypes:
         raise UserError(f"--hardware {hardware}: it multiplies in {', '.join(machine.dtypes)}, not in {train.dtype}.")
-    per_node = min(plan.devices_per_node, machine.devices_per_node)
+    if (machine.target == "CPU") != (plan.hardware.target == "CPU"):
+        raise UserError(
+            f"--hardware {hardware}: a machine of target {machine.target}, but the recipe is for {plan.hardware.name} "
+            f"of target {plan.hardware.target}, and what may be cut depends on that. Name a machine like it in "
+            "cluster.hardware too."
+        )
+    per_node = plan.devices_per_node
+    if per_node == plan.hardware.devices_per_node:  # whole nodes stay whole
+        per_node = min(plan.world_size, machine.devices_per_node)
+    per_node = min(per_node, machine.devices_per_node)
     if plan.world_size % per_node:
         raise UserError(f"--hardware {hardware}: {plan.world_size} devices are no whole nodes of {per_node}.")
     return replace(plan, hardware=machine, devices_per_node=per_node, nodes=plan.world_size // per_node)
@@ -170,17 +179,19 @@ def _search(plan: Plan, devices: int | None, global_batch: int | None, top: int)
 
 def _check_devices(plan: Plan, devices: int) -> None:
     """Raises UserError where so many devices are no whole nodes, or more than MindSpore takes."""
+    from msparallel.planner.search.overrides import recipe_hardware
     from msparallel.recipe.rules.devices import MAX_DEVICES
 
-    full = plan.hardware.devices_per_node
     if devices > MAX_DEVICES:
         raise UserError(f"--devices {devices}: MindSpore's device_num goes up to {MAX_DEVICES}.")
-    if devices > full and devices % full:
-        below = devices // full * full
-        raise UserError(
-            f"--devices {devices}: a node of {plan.hardware.name} has {full} devices, and nodes are taken whole "
-            f"({devices} % {full} = {devices % full}). Try --devices {below} or {below + full}."
-        )
+    for machine in (plan.hardware, recipe_hardware(plan.recipe)):
+        full = machine.devices_per_node
+        if devices > full and devices % full:
+            below = devices // full * full
+            raise UserError(
+                f"--devices {devices}: a node of {machine.name} has {full} devices, and nodes are taken whole "
+                f"({devices} % {full} = {devices % full}). Try --devices {below} or {below + full}."
+            )
 
 
 def _mended(plan: Plan) -> tuple[tuple[dict[str, Any], Estimate] | None, list[Change]]:

@@ -196,6 +196,23 @@ def test_a_profile_of_ones_own(tmp_path: Path) -> None:
     assert document("llama2_13b_dp4_tp4_pp2", "--hardware", str(other))["hardware"] == "mine"
 
 
+@pytest.mark.parametrize(("per_node", "devices"), [(4, 4), (4, 24), (16, 8), (16, 32), (16, 48), (12, 24), (10, 80)])
+def test_a_machine_with_other_nodes_than_the_recipes(tmp_path: Path, per_node: int, devices: int) -> None:
+    """What is said to type comes out as it was found, though a recipe for nodes of 8 cannot say nodes of 16."""
+    own = tmp_path / "mine.yaml"
+    text = (ROOT / "msparallel/hardware/profiles/atlas_800t_a2.yaml").read_text(encoding="utf-8")
+    own.write_text(text.replace("devices_per_node: 8", f"devices_per_node: {per_node}").replace(
+        "joins: 8,", f"joins: {per_node},"), encoding="utf-8")  # fmt: skip
+    options = ("--hardware", str(own))
+    space = ("--devices", str(devices), "--global-batch", "480")
+    found = document("llama2_7b_dp2_tp2_pp2", *space, "--top", "1", *options)
+    (first,) = found["candidates"]
+    assert found["search"]["devices_per_node"] == min(per_node, devices)
+    again = document("llama2_7b_dp2_tp2_pp2", *first["overrides"], *options)
+    assert again["step_time_s"] == pytest.approx(first["step_time_s"], rel=1e-12)
+    assert again["placement"] == first["placement"] and again["fits"]
+
+
 @pytest.mark.parametrize("name", ["quickstart", "gpt_tiny_dp2_cpu", "moe_tiny_cpu", "gpt2_124m_auto_load"])
 def test_small_recipes_are_searched_too(name: str) -> None:
     assert document(name, "--search")["candidates"]
@@ -221,6 +238,7 @@ def test_nothing_is_proposed_beyond_the_most_devices() -> None:
         (("llama2_70b_dp2_tp8_pp5",), "no shipped recipe"),
         (("qwen3_8b_serve_tp1", "--search"), "plan training"),
         (("llama2_70b_dp2_tp8_pp4", "--hardware", "nowhere.yaml"), "cannot be read: No such file"),
+        (("quickstart", "--hardware", "b200"), "a machine of target CUDA, but the recipe is for cpu"),
     ],
 )
 def test_bad_input_is_told_without_a_traceback(words: tuple[str, ...], told: str) -> None:

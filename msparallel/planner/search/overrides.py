@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from msparallel.hardware import Hardware, load_hardware
 from msparallel.plan import Plan
 from msparallel.planner.search.rules import engine_cuts
 from msparallel.planner.search.space import Space
 from msparallel.planner.workload import Workload
 from msparallel.recipe import derive
 from msparallel.recipe.override import format_override, with_values
+from msparallel.recipe.recipe import Recipe
 
 DEFAULTS = {
     "parallel.optimizer_shard": "level1",  # what `true` means
@@ -95,10 +97,18 @@ def overrides_of(plan: Plan, work: Workload) -> dict[str, Any]:
     if mesh.size == plan.mesh.size:  # what `auto` takes follows from the other degrees
         automatic = [key for key in changes if recipe.value(key) == "auto"]
         changes = {key: value for key, value in changes.items() if key not in automatic}
-    machines = (mesh.size // work.devices_per_node, work.devices_per_node)
+    # On a machine that no recipe can name, whole nodes are typed as those of the machine that the recipe names.
+    own = recipe_hardware(recipe).devices_per_node
+    per_node = work.devices_per_node if work.devices_per_node <= own else min(own, mesh.size)
+    machines = (mesh.size // per_node, per_node)
     if derive.nodes_and_devices(with_values(recipe, changes)) != machines:
         changes |= {"cluster.nodes": machines[0], "cluster.devices_per_node": machines[1]}
     return changes
+
+
+def recipe_hardware(recipe: Recipe) -> Hardware:
+    """The machine that a recipe names, whatever it is planned for."""
+    return load_hardware(recipe.cluster.hardware)
 
 
 def typed_overrides(plan: Plan, work: Workload) -> list[str]:
