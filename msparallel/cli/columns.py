@@ -8,6 +8,7 @@ In: cells. Out: lines that are not wider than the terminal.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,22 @@ def fit(line: str, width: int, hang: int | None = None) -> list[str]:
     """A line, or its parts where it is wider than the terminal; `hang` spaces before all but the first."""
     hang = len(line) - len(line.lstrip()) + 4 if hang is None else hang
     return textwrap.wrap(line, width, subsequent_indent=" " * hang, break_on_hyphens=False) or [""]
+
+
+def command_lines(words: Iterable[str], width: int) -> list[str]:
+    r"""A command to copy, two spaces before it: each word as a shell reads it, on lines that end with a backslash where
+    the next one goes on. A word is never parted.
+
+    >>> command_lines(["msparallel", "plan", "my recipe.yaml", "parallel.recompute=full"], width=40)
+    ["  msparallel plan 'my recipe.yaml' \\", '      parallel.recompute=full']
+    """
+    lines = [" "]
+    for word in map(shlex.quote, words):
+        if len(lines[-1]) + len(word) + 3 > width:
+            lines[-1] += " \\"
+            lines.append(" " * 5)
+        lines[-1] += f" {word}"
+    return lines
 
 
 def table(rows: Iterable[Sequence[str]], width: int, right: Iterable[int] = ()) -> list[str]:

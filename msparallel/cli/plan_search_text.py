@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msparallel.cli.columns import table
+from msparallel.cli.columns import command_lines, table
 from msparallel.cli.plan_text import joined, seconds_text
+from msparallel.errors import printable
 from msparallel.plan import Plan
 from msparallel.planner.estimate import Estimate
 from msparallel.planner.memory import GIB
@@ -49,16 +50,17 @@ def search_text(
     sections = [[" ".join([plan.recipe.path, *plan.recipe.overrides])], _counts(found)]
     if found.candidates:
         sections += [_ranking(found, width), _trade_offs(found), _where(found), _rejected(rejected)]
-        sections.append([*_as_it_is(as_it_is, found), *_to_type(plan, found, options)])
-    else:
-        sections += [_rejected(rejected), _nothing(found, changes)]
-    return joined(sections, width)
+        words = _to_type(plan, found, options)
+        last = "To look at the first closely:" if words else "The recipe is the first already."
+        sections.append([*_as_it_is(as_it_is, found), last])
+        return printable("\n".join([joined(sections, width), *(command_lines(words, width) if words else [])]))
+    return joined([*sections, _rejected(rejected), _nothing(found, changes)], width)
 
 
 def mending_lines(settings: tuple[dict[str, Any], Estimate] | None, changes: Sequence[Change]) -> list[str]:
     """What would make a recipe fit that does not: other settings on its mesh, or more."""
     if settings is not None:
-        typed = " ".join(format_override(key, value) for key, value in settings[0].items())
+        typed = " ".join(shlex.quote(format_override(key, value)) for key, value in settings[0].items())
         found = settings[1]
         high, step = f"{found.fullest.high_bytes / GIB:.1f} GiB at the high end", seconds_text(found.time.step_s)
         return [f"It fits with {typed}: {high}, {step} a step."]
@@ -154,19 +156,21 @@ def _as_it_is(as_it_is: Estimate, found: Search) -> list[str]:
 
 
 def _to_type(plan: Plan, found: Search, options: Mapping[str, str | None]) -> list[str]:
+    """Words of the command that plans the first; none where the recipe is the first."""
     work = found.candidates[0].work
     if not overrides_of(plan, work):
-        return ["The recipe is the first already."]
-    words = [called(plan), *typed_overrides(plan, work)]
-    words += [f"{option} {shlex.quote(typed)}" for option, typed in options.items() if typed is not None]
-    return ["To look at the first closely:", f"  msparallel plan {' '.join(words)}"]
+        return []
+    words = ["msparallel", "plan", called(plan), *typed_overrides(plan, work)]
+    for option, typed in options.items():
+        words += [] if typed is None else [option, typed]
+    return words
 
 
 def called(plan: Plan) -> str:
     """The recipe as it is typed: a shipped one by its name, another by its path."""
     recipe = plan.recipe
     shipped = shipped_recipes().get(recipe.name)
-    return recipe.name if shipped and shipped.resolve() == Path(recipe.path).resolve() else shlex.quote(recipe.path)
+    return recipe.name if shipped and shipped.resolve() == Path(recipe.path).resolve() else recipe.path
 
 
 def _nothing(found: Search, changes: Sequence[Change]) -> list[str]:

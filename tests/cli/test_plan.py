@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,11 @@ def document(*words: str) -> dict:
     done = run(*words, "--json")
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return json.loads(done.stdout)
+
+
+def to_type(text: str) -> list[str]:
+    """Words of the command at the end of what a search prints, as a shell reads them."""
+    return shlex.split(text.rpartition("msparallel plan ")[2].replace("\\\n", ""))
 
 
 def test_json_has_the_agreed_fields_and_terms_add_up() -> None:
@@ -172,9 +178,26 @@ def test_what_was_typed_stays_in_what_a_candidate_says_to_type() -> None:
         assert "train.seq_length=2048" in one["overrides"]
         again = document(words[0], *one["overrides"])
         assert again["step_time_s"] == pytest.approx(one["step_time_s"])
-    last = " ".join(run(*words, "--search").stdout.rpartition("msparallel plan ")[2].split()).split()
+    last = to_type(run(*words, "--search").stdout)
     assert last[0] == words[0]
     assert document(*last)["step_time_s"] == pytest.approx(found["candidates"][0]["step_time_s"])
+
+
+@pytest.mark.parametrize("columns", ["60", "100", "1000"])
+def test_the_command_can_be_copied_whatever_was_typed(tmp_path: Path, columns: str) -> None:
+    folder = tmp_path / "a  folder; with $(all) 'signs'"
+    folder.mkdir()
+    recipe = folder / "mine.yaml"
+    recipe.write_text((ROOT / "recipes/llama2_13b_dp4_tp4_pp2.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    words = (str(recipe), "train.output_dir=an  output; dir", "--devices", "24")
+    text = run(*words, COLUMNS=columns).stdout
+    typed = to_type(text)
+    assert typed[0] == str(recipe) and typed[1] == "train.output_dir=an  output; dir"
+    assert any(word.startswith("parallel.stage_layers=[") for word in typed)
+    found = document(*words, "--top", "1")["candidates"][0]
+    script = "plan() { printf '%s\\n' \"$@\"; }\n" + "plan " + text.rpartition("msparallel plan ")[2]
+    seen = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert seen.stdout.splitlines() == typed == [str(recipe), *found["overrides"]]
 
 
 def test_a_profile_of_ones_own(tmp_path: Path) -> None:
@@ -183,7 +206,7 @@ def test_a_profile_of_ones_own(tmp_path: Path) -> None:
     own.write_text(text.replace("bandwidth_gb_s: 25.0", "bandwidth_gb_s: 50.0"), encoding="utf-8")
     words = ("llama2_13b_dp4_tp4_pp2", "--hardware", str(own))
     assert document(*words)["step_time_s"] < document(words[0])["step_time_s"]
-    assert f"--hardware {own}" in " ".join(run(*words, "--search").stdout.split())
+    assert to_type(run(*words, "--search").stdout)[-2:] == ["--hardware", str(own)]
     own.write_text(text.replace("memory_gib: 64.0", "memory_gib: 64000000000"), encoding="utf-8")
     done = run(*words)
     line = 1 + text[: text.index("memory_gib")].count("\n")
