@@ -10,6 +10,7 @@ recipe and each strategy that was found in full, so that the page can show any o
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,7 +53,7 @@ def plan_data(
     plans = [_plan("the recipe", as_it_is, "")]
     if found is not None:
         for place, one in enumerate(found.candidates, 1):
-            plans.append(_plan(f"{place}", one, " ".join(typed_overrides(plan, one.work))))
+            plans.append(_plan(f"{place}", one, shlex.join(typed_overrides(plan, one.work))))
     return {
         "title": printable(plan.recipe.path),
         "overrides": printable(" ".join(plan.recipe.overrides)),
