@@ -58,16 +58,20 @@ class Estimate:
         return self.time.bubble_s / self.time.step_s
 
 
-def limit_bytes(hardware: Hardware) -> int:
-    """What a job may use of a device's memory; of a processor, its host's, which all workers share."""
+def limit_bytes(hardware: Hardware, devices_per_node: int) -> int:
+    """What a job may use of a device's memory; of a processor, an equal share of its host's for each worker.
+
+    Args:
+        devices_per_node: of the job.
+    """
     if not hardware.memory_gib:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // devices_per_node
     return round(hardware.usable_gib * GIB)
 
 
 def fits(work: Workload, hardware: Hardware) -> bool:
     """`Estimate.fits` without the rest."""
-    return fullest_stage(work).high_bytes <= limit_bytes(hardware)
+    return fullest_stage(work).high_bytes <= limit_bytes(hardware, work.devices_per_node)
 
 
 def estimate(work: Workload, hardware: Hardware) -> Estimate:
@@ -76,6 +80,6 @@ def estimate(work: Workload, hardware: Hardware) -> Estimate:
         work=work,
         hardware=hardware,
         memory=stage_memories(work),
-        limit_bytes=limit_bytes(hardware),
+        limit_bytes=limit_bytes(hardware, work.devices_per_node),
         time=step_time(work, hardware),
     )

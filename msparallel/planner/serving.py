@@ -77,7 +77,8 @@ def serving_memory(plan: Plan) -> ServingMemory:
     """Of a recipe that serves, for `max_concurrency` requests of `max_length` tokens."""
     serve, shape, tp = plan.recipe.serve, plan.shape, plan.mesh.tp
     assert serve is not None, "a recipe that does not serve has no requests"
-    batch, length, limit = serve.max_concurrency, serve.max_length, limit_bytes(plan.hardware)
+    batch, length = serve.max_concurrency, serve.max_length
+    limit = limit_bytes(plan.hardware, plan.devices_per_node)
     weights, token = serving_weights_bytes(plan), token_cache_bytes(shape, tp)
     prompt, answer = _prompt_token_bytes(shape, tp), _answer_bytes(shape, tp)
     # What is left for tokens, fragments taken off, is shared by the cache and the prompt's workspace.

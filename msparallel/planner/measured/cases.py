@@ -14,7 +14,7 @@ A row is skipped, in this order, where
    can do), figure (read off a drawing), dryrun (not measured). An iteration1-peak was logged before the optimizer had
    state: it is a lower bound, checked as one and left out of every mean;
 2. it needs something that the planner has no formulas for, named in the reason;
-3. it is about time on hardware that has no profile;
+3. it is about time on hardware that has no profile, or none of the run's type;
 4. a number it needs is missing, no number, or contradicts another;
 5. its rate is more than the peak of the device, counting of attention only what a causal mask leaves: it is no
    measurement of that device.
@@ -192,6 +192,8 @@ def _case(line: int, row: Cells) -> Case:
         raise CannotUse(f"hardware: {short(profile, 40)} has no profile")
     value = row.value()
     work = workload_of_row(row, family)
+    if metric == "step_time" and work.dtype not in load_hardware(str(name)).dtypes:
+        raise CannotUse(f"hardware: {name} does not multiply in {work.dtype}")
     case = Case(
         row=line,
         source=row.text("source"),

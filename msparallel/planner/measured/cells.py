@@ -8,7 +8,6 @@ In: a row's cells. Out: values, or why the row cannot be used, with the column's
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from msparallel.errors import short
@@ -59,13 +58,13 @@ class Cells:
         return written == "yes"
 
     def numbers(self, column: str, default: str | None = None) -> list[float]:
-        """Positive numbers with spaces between them."""
+        """Positive numbers with spaces between them, none so small or large that it is a slip of the pen."""
         try:
             found = [float(word) for word in self.text(column, default).split()]
         except ValueError:
             raise CannotUse(f"column {column}: {short(self.text(column, default), 40)!r} is no number") from None
-        if not all(0 < number < math.inf for number in found):
-            raise CannotUse(f"column {column}: {short(self.text(column, default), 40)} must be finite and more than 0")
+        if not all(1e-6 <= number <= 1e12 for number in found):
+            raise CannotUse(f"column {column}: {short(self.text(column, default), 40)} must be from 1e-6 to 1e12")
         return found
 
     def value(self) -> float:

@@ -102,8 +102,9 @@ def need_text(need: Need, hardware: Hardware) -> str:
     largest = sorted(gib, key=lambda name: -gib[name])[:2]
     told = " and ".join(f"{name} {gib[name] / GIB:.1f}" for name in largest)
     place = f"stage {stage.stage} " if work.mesh.pp > 1 else "a device "
+    limit = limit_bytes(hardware, work.devices_per_node)
     return (
-        f"{place}needs {stage.high_bytes / GIB:.1f} GiB of {limit_bytes(hardware) / GIB:.4g} even as {work.mesh}, "
+        f"{place}needs {stage.high_bytes / GIB:.1f} GiB of {limit / GIB:.4g} even as {work.mesh}, "
         f"recompute {work.recompute}, optimizer shard {work.optimizer_shard}, micro-batch {work.micro_batch_size} "
         f"({told})"
     )

@@ -150,7 +150,7 @@ def _fitting(
     work: Workload, space: Space, sizes: list[int], guess: int, hardware: Hardware
 ) -> tuple[list[int], StrategyFamily]:
     """Sizes of the micro-batch with which a strategy fits. `guess`: how many may be expected to."""
-    family, limit = StrategyFamily(legal=len(sizes)), limit_bytes(hardware)
+    family, limit = StrategyFamily(legal=len(sizes)), limit_bytes(hardware, work.devices_per_node)
 
     def has_room(size: int) -> bool:
         need = _need(with_batch(work, space, size))

@@ -133,7 +133,7 @@ def test_a_family_without_room_says_what_its_lightest_needs_and_the_change_works
                  for key, value in one.settings.items())]  # fmt: skip
         assert len(alike) == one.count
         least = min(max(stage.high_bytes for stage in stage_memories(other)) for other in alike)
-        assert one.needs_bytes == least > limit_bytes(plan.hardware)
+        assert one.needs_bytes == least > limit_bytes(plan.hardware, 8)
         assert f"{least / 2**30:.1f} GiB" in one.reason
         assert one.change
         there = dict(re.findall(r"(pipeline_stages|model_parallel) (\d+)", one.change.split(", or ")[0]))
@@ -229,3 +229,15 @@ def test_a_faster_link_never_slows_the_best():
     work, space = workload_of(plan), space_of(plan)
     found = [search(work, machine, space, top=1).candidates[0].time.step_s for machine in (slow, fast)]
     assert found[1] <= found[0]
+
+
+def test_workers_on_a_processor_share_its_memory():
+    plan = planned("gpt_tiny_dp2_cpu")
+    work = workload_of(plan)
+    alone, two = (limit_bytes(plan.hardware, workers) for workers in (1, 2))
+    assert two == alone // 2 == estimate(work, plan.hardware).limit_bytes
+    need = max(stage.high_bytes for stage in stage_memories(work))
+    assert fits(replace(work, devices_per_node=alone // need), plan.hardware)
+    assert not fits(replace(work, devices_per_node=alone // need + 1), plan.hardware)
+    npu = load_hardware("atlas_800t_a2")
+    assert limit_bytes(npu, 1) == limit_bytes(npu, 8)
