@@ -68,11 +68,13 @@ def quoted(page: Path) -> list[Quoted]:
     """All commands of a page, in order."""
     found = []
     for language, _, body in CODE.findall(page.read_text(encoding="utf-8")):
-        body = body.replace("\\\n", "")
         if language == "bash":
+            body = body.replace("\\\n", "")
             found += [Quoted(command=without_remark(line), output=None) for line in body.splitlines()
                       if line.strip() and not line.startswith("#")]  # fmt: skip
         elif language == "console":
+            while re.search(r"^\$ .*\\\n", body, re.M):  # a command's lines; what is printed may end so too
+                body = re.sub(r"^(\$ .*)\\\n", r"\1", body, flags=re.M)
             for part in re.split(r"^\$ ", body, flags=re.M)[1:]:
                 command, *output = part.rstrip("\n").split("\n")
                 found.append(Quoted(command=without_remark(command), output=output))

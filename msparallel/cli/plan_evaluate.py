@@ -27,10 +27,12 @@ def command(file: str, plot: str | None, as_json: bool) -> None:
     from msparallel.cli.plan_evaluate_text import evaluation_text
     from msparallel.planner.measured.evaluate import evaluate
 
+    if plot is not None:
+        from msparallel.report.scatter import check_picture, draw_scatter
+
+        check_picture(plot)
     found = evaluate(file)
     if plot is not None:
-        from msparallel.report.scatter import draw_scatter
-
         draw_scatter(plot, found)
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))

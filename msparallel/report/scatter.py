@@ -19,8 +19,29 @@ BAND = 0.1
 _TICKS = [step * 10.0**power for power in range(-6, 7) for step in (1, 2, 5)]
 
 
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def check_picture(path: str | Path) -> None:
+    """Raises RunError where a file is already that is no PNG: it would be lost."""
+    try:
+        with Path(path).open("rb") as file:
+            there = file.read(len(_PNG))
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
+        raise _cannot(path, error) from None
+    if there and there != _PNG:
+        raise RunError(f"{path}\n  The picture cannot be written: another file is there, and it was left as it is.")
+
+
+def _cannot(path: str | Path, error: OSError | ValueError) -> RunError:
+    return RunError(f"{path}\n  The picture cannot be written: {getattr(error, 'strerror', None) or error}.")
+
+
 def draw_scatter(path: str | Path, found: Evaluation) -> None:
-    """Write the PNG. Raises RunError where it cannot be written."""
+    """Write the PNG, over an older one if need be. Raises RunError where it cannot be written."""
+    check_picture(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # half a second to import
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, NullLocator
@@ -53,4 +74,4 @@ def draw_scatter(path: str | Path, found: Evaluation) -> None:
     try:
         FigureCanvasAgg(figure).print_png(path)
     except OSError as error:
-        raise RunError(f"{path}\n  The picture cannot be written: {error.strerror or error}.") from error
+        raise _cannot(path, error) from error

@@ -70,3 +70,21 @@ def test_a_file_without_usable_rows_says_why(tmp_path: Path) -> None:
     done = run(str(written(tmp_path / "c.csv", {**LLAMA, "layers": ""})))
     assert done.exit_code == 0
     assert "0 of 1 rows estimated, 1 skipped" in done.output and "column layers: empty" in done.output
+
+
+def test_a_picture_takes_no_other_files_place(table: str, tmp_path: Path) -> None:
+    """Not that of the table itself either; an older picture's it does."""
+    other = tmp_path / "notes.txt"
+    other.write_text("mine")
+    for path in (other, Path(table)):
+        before = path.read_bytes()
+        done = run(table, "--plot", str(path))
+        assert done.exit_code == 1 and "left as it is" in str(done.exception) and path.read_bytes() == before
+        assert not done.output
+    for _ in range(2):
+        assert run(table, "--plot", str(tmp_path / "errors.png")).exit_code == 0
+
+
+def test_a_file_without_an_end_is_not_read_to_it() -> None:
+    done = run("/dev/zero")
+    assert done.exit_code == 1 and "/dev/zero: has more than 64 MiB" in str(done.exception)

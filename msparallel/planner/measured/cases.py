@@ -47,6 +47,8 @@ COLUMNS = (
 )  # fmt: skip
 Metric = Literal["model_state", "peak_memory", "step_time"]
 METRICS: tuple[Metric, ...] = ("model_state", "peak_memory", "step_time")
+MOST_BYTES = 64 << 20
+"""Largest table that is read; a row takes half a KB."""
 UNITS = ("memory_GiB", "tokens_per_s_per_device", "step_time_s", "tflops_per_device", "mfu")
 USABLE_TRUST = ("clean", "iteration1-peak")
 PROFILES = {"b200-sxm": "b200"}
@@ -140,7 +142,11 @@ def read_cases(path: str | Path) -> tuple[list[Case], list[Skipped]]:
         UserError: no such file, no text, or no column that this module knows.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        with Path(path).open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise UserError(f"{path}: has more than {MOST_BYTES >> 20} MiB; this is no table of runs")
+        text = data.decode("utf-8-sig")
     except OSError as problem:
         raise UserError(f"{path}: cannot be read: {problem.strerror or problem}") from problem
     except UnicodeDecodeError as problem:
