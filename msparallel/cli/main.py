@@ -34,6 +34,7 @@ VERBS = {
     "run": "Train: alone, by local workers, or this node's part.",
     "dryrun": "Compile for a cluster that is not there, and report what each rank holds and sends.",
     "simulate": "Execute all ranks on a virtual cluster and compare with one device.",
+    "diagnose": "Logs of a job that failed: the root cause, its evidence, what to do.",
     "import": "A MindFormers training YAML as a recipe.",
     "export": "A recipe as a MindFormers YAML.",
 }

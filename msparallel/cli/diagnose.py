@@ -1,0 +1,53 @@
+"""`msparallel diagnose`: logs of a job that failed, and what went wrong first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command(epilog="""\b
+Examples:
+  $ msparallel diagnose output/msrun_log
+  $ msparallel diagnose collected_logs --json
+""")  # fmt: skip
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def command(folder: Path, as_json: bool) -> int:
+    """Find the root cause in DIR: worker logs, scheduler.log, plog, dmesg and npu-smi output, plain or gzip.
+
+    Exit code 1 where an error was found, 0 where none was.
+    """
+    from msparallel.cli.columns import terminal_width
+    from msparallel.cli.diagnose_text import diagnosis_text
+    from msparallel.diagnose.diagnose import diagnose
+
+    with _Progress() as bar:
+        found = diagnose(folder, bar.add)
+    if as_json:
+        left_out = [{"file": name, "reason": reason} for name, reason in found.left_out]
+        click.echo(json.dumps({"findings": [finding.to_json() for finding in found.findings], "files": found.files,
+                               "ranks": found.ranks, "bytes_read": found.bytes_read, "left_out": left_out},
+                              indent=2))  # fmt: skip
+    else:
+        click.echo(diagnosis_text(found, width=terminal_width()))
+    return 1 if found.failed else 0
+
+
+class _Progress:
+    """A bar on stderr that appears after two seconds."""
+
+    def __enter__(self) -> _Progress:
+        from tqdm import tqdm
+
+        self._bar = tqdm(unit="B", unit_scale=True, unit_divisor=1024, delay=2, leave=False, desc="reading",
+                         disable=None)  # fmt: skip
+        return self
+
+    def add(self, count: int) -> None:
+        self._bar.update(count)
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()

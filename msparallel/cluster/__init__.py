@@ -1,0 +1,1 @@
+"""Machines of a cluster: who they are, and which rank runs where."""

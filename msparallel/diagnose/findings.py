@@ -1,0 +1,221 @@
+"""What many files say, put in order: the cause, then what followed from it.
+
+In: the scans of all files. Out: `Finding`s, the root cause first. How it is decided:
+
+1. Generic rules (a Python exception, an error code nobody knows) give way to exact ones in the same file.
+2. A time-out on many ranks with no cause beside it asks for a rank that says nothing: one that the others name, or
+   whose log ends before they gave up. That rank is the finding, `rank_went_silent`.
+3. A rule is a consequence where a rule that its `consequence_of` names is present and did not begin later than it, with
+   `CLOCKS_DIFFER_S` for machines whose clocks differ.
+4. What is left is ordered by severity, then by time; the first is the root cause.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from msparallel.diagnose.rule import Rule
+from msparallel.diagnose.scan import MOST_EVIDENCE, SYSLOG_YEAR, Evidence, Hit, Scan
+from msparallel.diagnose.times import as_year
+
+CLOCKS_DIFFER_S = 600.0
+"""Also the time in which a cause may be logged after its first consequence: a survivor can time out sooner than the
+process that causes it gets to writing."""
+SAME_MOMENT_S = 60.0
+SILENT_BEFORE_S = 5.0
+_SEVERITIES = ("error", "warning", "info")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault of the job.
+
+    Attributes:
+        severity: the rule's; `info` for a consequence.
+        rank: the rank to look at: the first that failed, or the one that the others wait for.
+        ranks: all ranks that the rule was found on.
+        time_s: of its first line.
+        explained_by: id of the rule that it follows from, None for a cause.
+    """
+
+    rule: Rule
+    severity: str
+    root_cause: str
+    rank: int | None
+    ranks: tuple[int, ...]
+    time_s: float | None
+    evidence: tuple[Evidence, ...]
+    explained_by: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of `diagnose --json`."""
+        lines = [{"file": line.file, "line": line.line, "text": line.text} for line in self.evidence]
+        return {"rule": self.rule.id, "severity": self.severity, "root_cause": self.root_cause, "rank": self.rank,
+                "evidence": lines, "remedy": self.rule.remedy, "ranks": list(self.ranks), "time": clock(self.time_s),
+                "consequence_of": self.explained_by, "doc": self.rule.doc}  # fmt: skip
+
+
+def clock(time_s: float | None) -> str | None:
+    """A stamp as its machine wrote it; without the year where the log had none."""
+    if time_s is None:
+        return None
+    told = time.gmtime(time_s)
+    return time.strftime("%m-%d %H:%M:%S" if told.tm_year <= SYSLOG_YEAR else "%Y-%m-%d %H:%M:%S", told)
+
+
+@dataclass
+class _Seen:
+    """A rule on a rank."""
+
+    hit: Hit
+    scan: Scan
+    order: int
+    rank: int | None
+
+    @property
+    def key(self) -> tuple[float, int, int]:
+        return (float("inf") if self.hit.time_s is None else self.hit.time_s, self.order, self.hit.line)
+
+
+def findings(scans: list[Scan], rules: tuple[Rule, ...]) -> list[Finding]:
+    """All findings, the root cause first."""
+    _put_year_in(scans)
+    pids = {scan.pid: scan.rank for scan in scans if scan.pid is not None and scan.rank is not None}
+    seen: dict[str, list[_Seen]] = {}
+    for order, scan in enumerate(scans):
+        for hit in _without_generic(scan):
+            rank = hit.rank if hit.rank is not None else scan.rank
+            if rank is None and "pid" in hit.groups:
+                rank = pids.get(int(hit.groups["pid"]))
+            seen.setdefault(hit.rule.id, []).append(_Seen(hit, scan, order, rank))
+    for group in seen.values():
+        group.sort(key=lambda one: one.key)
+    by_id = {rule.id: rule for rule in rules}
+    explained = {name: _explanation(by_id[name], seen, by_id) for name in seen}
+    found = [_finding(by_id[name], group, explained[name]) for name, group in seen.items()]
+    unexplained = [group for name, group in seen.items() if by_id[name].waits and explained[name] is None]
+    silent = _silent_rank(by_id.get("rank_went_silent"), [one for group in unexplained for one in group], scans)
+    if silent is not None:
+        follow = [finding.explained_by is None and finding.rule.may_follow(silent.rule) for finding in found]
+        found = [_followed(finding, silent.rule.id) if follows else finding
+                 for finding, follows in zip(found, follow, strict=True)] + [silent]  # fmt: skip
+    place = {rule.id: number for number, rule in enumerate(rules)}
+    return sorted(found, key=lambda one: (one.explained_by is not None, _SEVERITIES.index(one.severity),
+                                          float("inf") if one.time_s is None else one.time_s,
+                                          place[one.rule.id]))  # fmt: skip
+
+
+def _put_year_in(scans: list[Scan]) -> None:
+    """Syslog's stamps get the year that brings them nearest to the end of the job."""
+    ends = [scan.last_s for scan in scans if scan.last_s is not None and time.gmtime(scan.last_s).tm_year > SYSLOG_YEAR]
+    if not ends:
+        return
+    end = max(ends)
+    year = time.gmtime(end).tm_year
+    for scan in scans:
+        for hit in scan.hits.values():
+            stamp = hit.time_s
+            if stamp is not None and time.gmtime(stamp).tm_year == SYSLOG_YEAR:
+                years = (as_year(stamp, one) for one in (year - 1, year, year + 1))
+                hit.time_s = min(years, key=lambda moment: abs(moment - end))
+
+
+def _without_generic(scan: Scan) -> list[Hit]:
+    """Hits of a file; generic ones only where no exact one stands near or before."""
+    exact = [hit for hit in scan.hits.values() if not hit.rule.generic and hit.rule.severity == "error"]
+    if not exact:
+        return list(scan.hits.values())
+    first = min(exact, key=lambda hit: hit.line)
+    return [hit for hit in scan.hits.values() if not hit.rule.generic or _well_before(hit, first)]
+
+
+def _well_before(hit: Hit, other: Hit) -> bool:
+    known = hit.time_s is not None and other.time_s is not None
+    return known and hit.line < other.line and other.time_s - hit.time_s > SAME_MOMENT_S
+
+
+def _explanation(rule: Rule, seen: dict[str, list[_Seen]], by_id: dict[str, Rule]) -> str | None:
+    """The first of the rules that explain this one; a cause goes before another consequence."""
+    if not rule.consequence_of:
+        return None
+    able = [name for name in seen if by_id[name].severity == "error" and rule.may_follow(by_id[name])
+            and _in_time(seen[name][0], seen[rule.id][0])]  # fmt: skip
+    return min(able, key=lambda name: (bool(by_id[name].consequence_of), seen[name][0].key), default=None)
+
+
+def _in_time(cause: _Seen, effect: _Seen) -> bool:
+    """Whether a cause began early enough; a generic one, which may as well be the end of a process that waited, only
+    where it stands first."""
+    if cause.hit.time_s is None or effect.hit.time_s is None:
+        return not cause.hit.rule.generic or cause.key < effect.key
+    return cause.hit.time_s <= effect.hit.time_s + (0.0 if cause.hit.rule.generic else CLOCKS_DIFFER_S)
+
+
+def _followed(finding: Finding, by: str) -> Finding:
+    return Finding(finding.rule, "info", finding.root_cause, finding.rank, finding.ranks, finding.time_s,
+                   finding.evidence, by)  # fmt: skip
+
+
+def _finding(rule: Rule, group: list[_Seen], explained_by: str | None) -> Finding:
+    first = group[0]
+    evidence = list(first.hit.evidence)
+    for other in group[1:]:
+        evidence += other.hit.evidence[:1]
+    ranks = sorted({one.rank for one in group if one.rank is not None})
+    groups: dict[str, str] = {}
+    for one in group:
+        groups = {**one.hit.groups, **groups}
+    return Finding(rule, rule.severity if explained_by is None else "info", _text(rule, groups), _blamed(group),
+                   tuple(ranks), first.hit.time_s, tuple(evidence[:MOST_EVIDENCE]), explained_by)  # fmt: skip
+
+
+def _text(rule: Rule, groups: dict[str, str]) -> str:
+    if rule.detail is None:
+        return rule.root_cause
+    try:
+        return f"{rule.root_cause} {rule.detail.format_map(groups)}"
+    except KeyError:
+        return rule.root_cause
+
+
+def _blamed(group: list[_Seen]) -> int | None:
+    """The rank that others wait for, where they name one that does not wait itself; else the first that failed."""
+    waiting = {one.rank for one in group}
+    peers: Counter[int] = Counter()
+    for one in group:
+        peers.update(dict.fromkeys(one.hit.peers, 1))
+    named = [peer for peer, _ in peers.most_common() if peer not in waiting]
+    return named[0] if named else next((one.rank for one in group if one.rank is not None), None)
+
+
+def _silent_rank(rule: Rule | None, waits: list[_Seen], scans: list[Scan]) -> Finding | None:
+    """A rank that the others wait for and that says nothing."""
+    if rule is None or not waits:
+        return None
+    waits = sorted(waits, key=lambda one: one.key)
+    with_errors = [scan for scan in scans if any(hit.rule.severity == "error" for hit in scan.hits.values())]
+    failed = {one.rank for one in waits} | {scan.rank for scan in with_errors}
+    logs: dict[int, Scan] = {}
+    for scan in scans:
+        if scan.rank is not None and (scan.file.kind == "worker" or scan.rank not in logs):
+            logs[scan.rank] = scan
+    given_up_s = waits[0].hit.time_s
+    named = {peer for one in waits for peer in one.hit.peers} - failed
+    quiet = [rank for rank, scan in logs.items() if rank not in failed and scan.last_s is not None
+             and given_up_s is not None and scan.last_s < given_up_s - SILENT_BEFORE_S]  # fmt: skip
+    with_log = [rank for rank in quiet if rank in named] or quiet or [rank for rank in named if rank in logs]
+    if with_log:
+        rank = min(with_log, key=lambda one: (logs[one].last_s is None, logs[one].last_s or 0.0, one))
+        last = logs[rank].last
+        told = f"Rank {rank}: its log ends at {clock(logs[rank].last_s) or 'an unknown time'} without an error."
+        evidence = ((last,) if last else ()) + tuple(waits[0].hit.evidence[:2])
+        return Finding(rule, rule.severity, f"{rule.root_cause} {told}", rank, (rank,), logs[rank].last_s, evidence)
+    if named and len(logs) > 1:
+        rank = min(named)
+        told = f"Rank {rank} is waited for, and there is no log of it here."
+        return Finding(rule, rule.severity, f"{rule.root_cause} {told}", rank, (rank,), given_up_s,
+                       tuple(waits[0].hit.evidence))  # fmt: skip
+    return None
