@@ -37,6 +37,7 @@ VERBS = {
     "diagnose": "Logs of a job that failed: the root cause, its evidence, what to do.",
     "import": "A MindFormers training YAML as a recipe.",
     "export": "A recipe as a MindFormers YAML.",
+    "ranktable": "Make, check and compare rank tables.",
 }
 """Verb -> what it does; its command is `command` in msparallel/cli/VERB.py, with _ for a dash, or VERB_.py for a word
 of Python's own."""
