@@ -14,7 +14,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from msparallel.cluster.json_lines import decode, read_bytes
@@ -29,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 _CONF = re.compile(r"(?P<six>IPv6)?address_(?P<device>\d{1,4})\s*=\s*(?P<value>\S*)", re.IGNORECASE)
 _MARK = re.compile(r"\[?\s*(?:devid|device)\s+(?P<device>\d{1,4})\s*\]?:?")
-_COMMAND = re.compile(r"\S*(?:[$#]\s*)?\S*hccn_tool\s+-i\s+(?P<device>\d{1,4})\b")
+_COMMAND = re.compile(r"\bhccn_tool -i (?P<device>\d{1,4})\b")
 _ADDRESS = re.compile(r"ipaddr\s*:\s*(?P<value>\S*)", re.IGNORECASE)
 _SDID = re.compile(r"SDID\s*:\s*(?P<value>\d{1,18})", re.IGNORECASE)
 _POD = re.compile(r"Super\s*Pod\s*ID\s*:\s*(?P<value>\d{1,18})", re.IGNORECASE)
@@ -53,9 +53,11 @@ class Cards:
         ipv4, ipv6: physical device id -> address.
         super_device_ids: device id -> SDID, where the capture holds npu-smi's spod-info.
         super_pods: super pod ids that the capture names; of one host there is one.
+        named: devices that the file names, also those without an address.
     """
 
     file: str = ""
+    named: set[int] = field(default_factory=set)
     ipv4: dict[int, str] = field(default_factory=dict)
     ipv6: dict[int, str] = field(default_factory=dict)
     super_device_ids: dict[int, int] = field(default_factory=dict)
@@ -67,8 +69,8 @@ class Cards:
 
     @property
     def devices(self) -> list[int]:
-        """Device ids that anything is known of, ascending."""
-        return sorted({*self.ipv4, *self.ipv6, *self.super_device_ids})
+        """Device ids, ascending."""
+        return sorted(self.named)
 
 
 def read_hosts(path: str | Path) -> list[Host]:
@@ -81,7 +83,7 @@ def parse_hosts(text: str, file: str) -> list[Host]:
     hosts: list[Host] = []
     problems: list[Problem] = []
     seen: dict[str, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         words = line.partition("#")[0].split()
         if not words:
             continue
@@ -167,7 +169,7 @@ def parse_hccn(text: str, file: str) -> Cards:
     def note(line: int, value: str, message: str) -> None:
         problems.append(Problem(key="hccn", value=short(value, 80), rule="hccn", message=message, file=file, line=line))
 
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in enumerate(text.split("\n"), 1):
         line = raw.strip()
         if not line or line.startswith("#") and "hccn_tool" not in line:
             continue
@@ -175,8 +177,10 @@ def parse_hccn(text: str, file: str) -> Cards:
             note(number, line, "hccn_tool could not answer. Run the command again and replace this part.")
         elif conf := _CONF.fullmatch(line):
             _put(cards, int(conf["device"]), conf["value"], number, note)
-        elif mark := _MARK.fullmatch(line) or _COMMAND.match(line):
+        elif mark := _MARK.fullmatch(line) or _COMMAND.search(line):
             device = int(mark["device"])
+            if device <= MOST_DEVICE:
+                cards.named.add(device)
         elif told := _ADDRESS.fullmatch(line):
             if device is None:
                 note(number, line, "Which device's address is this? Put a line before it: device 0")
@@ -188,19 +192,19 @@ def parse_hccn(text: str, file: str) -> Cards:
             pods[told["value"]] = None
     if len(pods) > 1:
         note(1, ", ".join(pods), "One host is in one super pod; this capture is of several hosts. Use a file a host.")
-    if not problems and not cards.devices:
+    if not problems and not (cards.ipv4 or cards.ipv6):
         problems.append(Problem(key="hccn", value=None, rule="hccn", file=file, message=(
             "No address of a network card in it. hccn.conf has lines address_0=192.0.2.10; the cards get them with "
             "hccn_tool -i 0 -ip -s address ADDRESS netmask MASK.")))  # fmt: skip
     if problems:
         raise RecipeError(problems[:_MOST_PROBLEMS])
-    return Cards(file=file, ipv4=cards.ipv4, ipv6=cards.ipv6, super_device_ids=cards.super_device_ids,
-                 super_pods=tuple(pods))  # fmt: skip
+    return replace(cards, super_pods=tuple(pods))
 
 
 def _put(cards: Cards, device: int, value: str, line: int, note: Callable[[int, str, str], None]) -> None:
     if device > MOST_DEVICE:
         return note(line, str(device), f"A server has devices 0..{MOST_DEVICE} at most.")
+    cards.named.add(device)
     if not value:
         return None  # the card has no address: the rank table's rule says what that means
     try:

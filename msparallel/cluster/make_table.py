@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from msparallel.cluster.hosts import Cards, Host
 from msparallel.cluster.rank_table import Device, Place, RankTable, Server, SuperPod
-from msparallel.cluster.table_rules import VERSION_OF
+from msparallel.cluster.table_rules import VERSION_OF, spans
 from msparallel.errors import UserError, short
 
 
@@ -42,6 +42,8 @@ def make_table(hosts: Sequence[Host], cards: Sequence[Cards], chip: str, devices
     servers, pods, rank = [], {}, 0
     for number, (host, known) in enumerate(zip(hosts, cards, strict=True)):
         addresses, found = known.addresses(version), []
+        pod = host.super_pod or (known.super_pods[0] if known.super_pods else None)
+        _refuse_unknown(host, known, chip, devices, pod)
         for device in devices or known.devices:
             at = Place(f"server_list[{number}].device[{len(found)}]", {"": host.line})
             found.append(Device(
@@ -51,11 +53,32 @@ def make_table(hosts: Sequence[Host], cards: Sequence[Cards], chip: str, devices
             rank += 1
         servers.append(Server(server_id=host.name, host_ip=host.address, devices=tuple(found),
                               place=Place(f"server_list[{number}]", {"": host.line})))  # fmt: skip
-        pod = host.super_pod or (known.super_pods[0] if known.super_pods else None)
         if chip == "A3" and pod is not None:
             pods.setdefault(pod, []).append(host.name)
     return RankTable(version=VERSION_OF[chip], servers=tuple(servers), count=len(servers), super_pods=_pods(pods),
                      file=file)  # fmt: skip
+
+
+def _refuse_unknown(host: Host, known: Cards, chip: str, devices: Sequence[int], pod: str | None) -> None:
+    """What a table needs and the host's file does not tell."""
+    unknown = sorted(set(devices) - set(known.devices))
+    if unknown:
+        raise UserError(f"{known.file}: {host.name} has no device {unknown[0]} in it; it tells of "
+                        f"{spans(known.devices)}.")  # fmt: skip
+    without = [device for device in devices or known.devices if device not in known.super_device_ids]
+    if chip == "A3" and without:
+        raise UserError(
+            f"{known.file}: no SDID for device {without[0]} of {host.name}; A3 needs one for each. Put what "
+            f"npu-smi info -t spod-info -i NPU -c CHIP prints behind a line: device {without[0]}"
+        )
+    if chip == "A3" and pod is None:
+        raise UserError(f"{host.name}: which super pod is it in? Add super_pod=0 to its line of the host list, or "
+        "the line "
+                        f"Super Pod ID of npu-smi info -t spod-info to {known.file}.")  # fmt: skip
+    if host.super_pod and known.super_pods and host.super_pod != known.super_pods[0]:
+        raise UserError(f"{host.name}: the host list says super_pod={host.super_pod}, {known.file} says "
+                        f"{known.super_pods[0]}. Physical and logical numbers do not mix: use one of "
+                        "them.")  # fmt: skip
 
 
 def merge_tables(tables: Sequence[RankTable]) -> RankTable:

@@ -59,7 +59,9 @@ class _Shape:
     """Reads values of the expected types and notes what is not."""
 
     def __init__(self, file: str):
-        self.file, self.problems, self.numbers_are_text = file, [], True
+        self.file, self.numbers_are_text = file, True
+        self.problems: list[Problem] = []
+        self.no_objects: set[str] = set()
 
     def table(self, node: Node) -> RankTable:
         root = self._object(node, "")
@@ -79,6 +81,8 @@ class _Shape:
             return RankTable(version=version, status=status, ranks=ranks, form="ranks", file=self.file, place=place,
                              count=self._number(root, "rank_count", place))  # fmt: skip
         if "server_list" not in root:
+            if self.problems:
+                return RankTable(version=None)
             self._note("server_list", node.line, None, "missing",
                        "A rank table has server_list (versions 1.0 and 1.2) or rank_list (2.0); this file has neither.")
             return RankTable(version=None)
@@ -170,6 +174,7 @@ class _Shape:
     def _object(self, node: Node, key: str) -> dict[str, Node]:
         if isinstance(node.value, dict):
             return node.value
+        self.no_objects.add(key)
         self._note(key or "file", node.line, plain(node), "type", f"Expected an object {{...}}, found {_kind(node)}.")
         return {}
 
@@ -229,6 +234,8 @@ class _Shape:
         return fields.get(name)
 
     def _missing(self, key: str, place: Place) -> None:
+        if place.key in self.no_objects:
+            return
         name = key.rpartition(".")[2]
         self._note(key, place.lines.get(""), None, "missing", f"{name} is missing here; HCCL needs it.")
 
