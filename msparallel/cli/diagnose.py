@@ -42,6 +42,7 @@ class _Progress:
     def __enter__(self) -> _Progress:
         from tqdm import tqdm
 
+        tqdm.monitor_interval = 0  # no thread beside the processes that read
         self._bar = tqdm(unit="B", unit_scale=True, unit_divisor=1024, delay=2, leave=False, desc="reading",
                          disable=None)  # fmt: skip
         return self

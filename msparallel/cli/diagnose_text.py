@@ -44,8 +44,8 @@ def diagnosis_text(found: Diagnosis, *, width: int) -> str:
 
 def _whole(finding: Finding, width: int) -> str:
     lines = [f"  {finding.rule.id}{_where(finding)}", *_wrapped(finding.root_cause, "  ", width)]
-    lines += [short(f"    {printable(line.file)}:{line.line}  {line.text}", max(80, 2 * width))
-              for line in finding.evidence]  # fmt: skip
+    for line in finding.evidence:
+        lines += _wrapped(short(f"{printable(line.file)}:{line.line}  {line.text}", 240), "    ", width)
     lines += _wrapped(f"Do: {finding.rule.remedy}", "  ", width)
     return "\n".join([*lines, f"  See: {finding.rule.doc}"])
 
@@ -64,7 +64,7 @@ def _line(finding: Finding, width: int) -> str:
 
 def _wrapped(text: str, indent: str, width: int) -> list[str]:
     return textwrap.wrap(text, max(40, width), initial_indent=indent, subsequent_indent=indent,
-                         break_long_words=False, break_on_hyphens=False)  # fmt: skip
+                         break_on_hyphens=False)  # fmt: skip
 
 
 def _count(number: int, word: str) -> str:

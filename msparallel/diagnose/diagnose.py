@@ -15,8 +15,9 @@ from pathlib import Path
 
 from msparallel.diagnose.files import log_files
 from msparallel.diagnose.findings import Finding, findings
+from msparallel.diagnose.read_all import read_all
 from msparallel.diagnose.rule import rules
-from msparallel.diagnose.scan import Wanted, scan
+from msparallel.diagnose.scan import Wanted
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,14 @@ class Diagnosis:
 
 
 def diagnose(root: Path, progress: Callable[[int], object] = lambda count: None) -> Diagnosis:
-    """Read all logs below `root`; `progress` is told the bytes of each block.
+    """Read all logs below `root`; `progress` is told bytes as they are read.
 
     Raises:
-        UserError: where `root` is not there.
+        UserError: where `root` is not there, or a process that reads is ended from outside.
     """
     logs, left_out = log_files(root)
     known = rules()
-    wanted = Wanted(known)
-    scans = [scan(file, wanted, progress) for file in logs]
+    scans = read_all(logs, Wanted(known), progress)
     cut = [(found.file.name, found.stopped) for found in scans if found.stopped is not None]
     ranks = {found.rank for found in scans if found.rank is not None}
     return Diagnosis(tuple(findings(scans, known)), len(scans), len(ranks), sum(found.bytes_read for found in scans),

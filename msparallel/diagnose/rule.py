@@ -148,8 +148,12 @@ FILES = ("start", "communication", "device", "host", "framework")
 """The files of `faults/`, the most exact rules first."""
 
 
+def rules_of(name: str) -> tuple[Rule, ...]:
+    """The rules of one of `FILES`."""
+    return read_rules((files("msparallel.diagnose") / "faults" / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
 @cache
 def rules() -> tuple[Rule, ...]:
     """The rules that come with msparallel."""
-    folder = files("msparallel.diagnose") / "faults"
-    return checked(tuple(rule for name in FILES for rule in read_rules((folder / f"{name}.yaml").read_text("utf-8"))))
+    return checked(tuple(rule for name in FILES for rule in rules_of(name)))

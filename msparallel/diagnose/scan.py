@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from msparallel.diagnose.files import LogFile
-from msparallel.diagnose.prefilter import prefilter
+from msparallel.diagnose.prefilter import Prefilter
 from msparallel.diagnose.reader import Unreadable, blocks
 from msparallel.diagnose.rule import Kind, Pattern, Rule
 from msparallel.diagnose.secrets import without_secrets
@@ -94,13 +94,13 @@ class Wanted:
 
     def __init__(self, rules: tuple[Rule, ...]):
         self._rules = rules
-        self._ready: dict[Kind, tuple[re.Pattern[bytes], list[_Matcher]]] = {}
+        self._ready: dict[Kind, tuple[Prefilter, list[_Matcher]]] = {}
 
-    def of(self, kind: Kind) -> tuple[re.Pattern[bytes], list[_Matcher]]:
+    def of(self, kind: Kind) -> tuple[Prefilter, list[_Matcher]]:
         """The prefilter and the matchers of files of one kind."""
         if kind not in self._ready:
             matchers = [_Matcher(rule, pattern) for rule in self._rules for pattern in rule.patterns_of(kind)]
-            self._ready[kind] = prefilter([*(one.pattern.literal for one in matchers), *_IDENTITY]), matchers
+            self._ready[kind] = Prefilter([*(one.pattern.literal for one in matchers), *_IDENTITY]), matchers
         return self._ready[kind]
 
 
@@ -113,8 +113,8 @@ class _Matcher:
         self.regex = re.compile(pattern.regex.encode("utf-8")) if pattern.regex else None
 
     def groups(self, line: bytes, quiet: bool) -> dict[str, bytes] | None:
-        """Named groups where the line fits."""
-        if self.literal not in line or (quiet and not self.pattern.any_level):
+        """Named groups where a line with the literal fits."""
+        if quiet and not self.pattern.any_level:
             return None
         if self.regex is None:
             return {}
@@ -139,17 +139,14 @@ def scan(file: LogFile, wanted: Wanted, progress: Callable[[int], object] = lamb
     return found
 
 
-def _scan_block(found: Scan, block: bytes, wanted: re.Pattern[bytes], matchers: list[_Matcher],
-                year: int | None) -> None:  # fmt: skip
-    position, counted, line = 0, 0, found.lines + 1
-    while match := wanted.search(block, position):
-        begin = block.rfind(b"\n", 0, match.start()) + 1
-        end = block.find(b"\n", match.end())
-        end = len(block) if end < 0 else end
+def _scan_block(found: Scan, block: bytes, lines: Prefilter, matchers: list[_Matcher], year: int | None) -> None:
+    counted, line = 0, found.lines + 1
+    for place in lines.places(block):
+        begin = block.rfind(b"\n", 0, place) + 1
+        end = block.find(b"\n", place)
         line += block.count(b"\n", counted, begin)
         counted = begin
-        _look_at(found, block, begin, end, line, matchers, year)
-        position = end
+        _look_at(found, block, begin, len(block) if end < 0 else end, line, matchers, year)
     found.lines += block.count(b"\n")
     tail = block[-_LOOK_BACK_BYTES:]
     found.last_s = last_stamp(tail, year) or found.last_s
@@ -167,7 +164,7 @@ def _look_at(found: Scan, block: bytes, begin: int, end: int, line: int, matcher
     if found.rank is None and (own := _OWN_RANK.search(text)):
         found.rank = int(own[1])
     for matcher in matchers:
-        groups = matcher.groups(text, quiet)
+        groups = matcher.groups(text, quiet) if matcher.literal in text else None
         if groups is None:
             continue
         hit = found.hits.get(matcher.rule.id)

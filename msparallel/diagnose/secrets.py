@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-_NAME = r"(?:[\w.-]*(?:passw(?:or)?d|pwd|secret|token|(?:api|access|private)[_-]?key|credential)[\w-]*)"
+_NAME = r"(?:[\w.-]*(?:passw(?:or)?d|pwd|secret|token(?!s)|(?:api|access|private)[_-]?key|credential)[\w-]*)"
 _FORMS = (
     (re.compile(r"(?P<kept>://)[^/\s:@]{1,200}(?::[^/\s@]{0,500})?@"), r"\g<kept>***@"),
     (re.compile(r"(?i)(?P<kept>\b(?:bearer|basic)\s+)[\w.~+/=-]{6,}"), r"\g<kept>***"),

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from msparallel.diagnose.files import LogFile
-from msparallel.diagnose.prefilter import prefilter
+from msparallel.diagnose.prefilter import Prefilter
 from msparallel.diagnose.rule import checked, read_rules, rules
 from msparallel.diagnose.scan import Wanted, scan
 
@@ -42,10 +42,10 @@ def test_every_detail_can_be_filled(rule):
 
 def test_the_prefilter_misses_no_literal():
     literals = [pattern.literal for rule in rules() for patterns in rule.patterns.values() for pattern in patterns]
-    compiled = prefilter(literals)
+    ready = Prefilter(literals)
     assert len(literals) > 120
     for literal in literals:
-        assert compiled.search(f"ab {literal} cd".encode()), literal
+        assert len(list(ready.places(f"x\nab {literal} cd\ny {literal}".encode()))) == 2, literal
 
 
 def test_rules_speak_plainly():
