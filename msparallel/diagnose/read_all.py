@@ -1,7 +1,7 @@
 """All logs of a folder, read by a few processes where there is much to read.
 
-In: `LogFile`s and `Wanted` rules. Out: their `Scan`s, in the order of the files. Only scans travel between processes, so
-the memory is that of a few blocks for each.
+In: `LogFile`s and `Wanted` rules. Out: their `Scan`s, in the order of the files. Only scans travel between processes,
+so the memory is that of a few blocks for each.
 """
 
 from __future__ import annotations
