@@ -4,7 +4,8 @@ In: literals. Out: a `Prefilter` whose `places` are where candidates stand in a 
 
 - A literal with letters is looked for by one regular expression for all of them. Python's engine skips what no
   alternative begins with, so each literal is looked for from a character on that logs seldom have; a small set of such
-  characters is chosen for all literals together, and alternatives that begin alike share their beginning.
+  characters is chosen for all literals together, and alternatives that begin alike share their beginning. What a
+  literal has before that character is looked back at.
 - A literal of digits alone (507011) has no such character. `bytes.find` looks for its first digits.
 
 Nothing is decided here: a candidate line is compared with the whole literals afterwards.
@@ -18,6 +19,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import groupby
+from os.path import commonprefix
 
 _ORDINARY = """\
 2026-03-01 10:04:25,118 - mindformers[mindformers/core/callback/callback.py:519] - INFO - { Epoch:[  1/  1], \
@@ -29,10 +32,8 @@ global_norm: [0.734], train_throughput_per_npu: 171.442T }
 [INFO] RUNTIME(12337,python):2026-03-01-10:00:09.092.002 [stream.cc:91]7 Create: stream_id=12, device_id=3, flag=0x1
 """
 """Lines of a job in which nothing is wrong; how often they have a character decides where a literal is looked for."""
-_LEAST_BYTES = 8
-"""Of a literal, from where it is looked for on, so that few lines are found for nothing."""
-_MOST_BYTES = 14
 _DIGITS_BYTES = 4
+"""Literals of digits that begin with the same so many are looked for together."""
 
 
 class Prefilter:
@@ -41,7 +42,8 @@ class Prefilter:
     def __init__(self, literals: Iterable[str]):
         words = sorted(set(literals))
         digits = [word for word in words if word.isdecimal()]
-        self._heads = sorted({word[:_DIGITS_BYTES].encode() for word in digits})
+        alike = groupby(digits, key=lambda word: word[:_DIGITS_BYTES])
+        self._heads = [commonprefix(list(group)).encode() for _, group in alike]
         self._pattern = _pattern([word for word in words if not word.isdecimal()])
 
     def places(self, block: bytes) -> Iterator[int]:
@@ -68,37 +70,29 @@ class Prefilter:
 
 
 def _pattern(words: list[str]) -> re.Pattern[bytes] | None:
+    """Each word from a character of `_starts` on; what stands before that is looked back at."""
     if not words:
         return None
-    starts = _starts(words)
-    tree: dict[str, dict] = {}
+    starts, tree = _starts(words), {}
     for word in words:
-        at = min((place for place in _places(word) if word[place] in starts), key=lambda place: _weight(word[place]))
+        at = min((place for place in range(len(word)) if word[place] in starts), key=lambda at: _weight(word[at]))
         branch = tree
-        for character in word[at : at + _MOST_BYTES]:
+        for character in word[at:]:
             branch = branch.setdefault(character, {})
-            if "" in branch:  # a shorter fragment ends here, and finds this one too
-                break
-        else:
-            branch.clear()
-            branch[""] = {}
+        branch.setdefault("", set()).add(word if at else "")
     return re.compile(_alternatives(tree).encode("utf-8"))
 
 
 def _starts(words: list[str]) -> set[str]:
     """Characters, seldom in logs, of which every word has one: greedily, the most words for the least weight."""
     starts: set[str] = set()
-    left = {word: {word[place] for place in _places(word)} for word in words}
+    left = {word: set(word) for word in words}
     while left:
         covers = Counter(character for characters in left.values() for character in characters)
         best = max(sorted(covers), key=lambda character: covers[character] / _weight(character))
         starts.add(best)
         left = {word: characters for word, characters in left.items() if best not in characters}
     return starts
-
-
-def _places(word: str) -> range:
-    return range(max(1, len(word) - _LEAST_BYTES + 1))
 
 
 _COUNTS = Counter(_ORDINARY)
@@ -108,8 +102,11 @@ def _weight(character: str) -> float:
     return 1.0 + 10.0 * _COUNTS[character]
 
 
-def _alternatives(tree: dict[str, dict]) -> str:
-    if "" in tree:
+def _alternatives(tree: dict) -> str:
+    """The branches of a tree; words end where it holds them under the empty text."""
+    words = sorted(tree.get("", ()))
+    if "" in words:
         return ""
-    branches = [re.escape(character) + _alternatives(branch) for character, branch in sorted(tree.items())]
+    branches = [f"(?<={re.escape(word)})" for word in words]
+    branches += [re.escape(head) + _alternatives(branch) for head, branch in sorted(tree.items()) if head]
     return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
