@@ -35,7 +35,8 @@ class Pattern(_Strict):
     """What a line must hold: `literal`, and where that is not enough `regex` too.
 
     Named groups of `regex`: `rank` (the rank that the line speaks for), `peer` (a rank that others wait for), `device`,
-    `pid`; others fill the rule's `detail`. Lines of level DEBUG, INFO, EVENT and TRACE count only with `any_level`.
+    `pid`; others fill the rule's `detail`. Lines of level WARNING and below count only with `any_level`:
+    a job that goes on after a second try has such lines too.
     """
 
     literal: str = Field(min_length=SHORTEST_LITERAL, pattern=r"^[^\n]+$")

@@ -26,7 +26,7 @@ SYSLOG_YEAR = 2000
 """Syslog lines have no year; a leap year, so that 29 February exists. `findings.py` puts the job's year in."""
 _LOOK_BACK_BYTES = 4096
 
-_QUIET = re.compile(rb"^.{0,12}\[(?:INFO|DEBUG|EVENT|TRACE)\]|^.{0,160}?[\s-](?:INFO|DEBUG) (?:-|\[|\()")
+_QUIET = re.compile(rb"^.{0,12}\[(?:WARNING|INFO|DEBUG|EVENT|TRACE)\]|^.{0,160}?[\s-](?:INFO|DEBUG) (?:-|\[|\()")
 _LINE_RANK = re.compile(rb"RankID:(\d{1,6})|^\[rank(\d{1,6})\]")
 _IDENTITY = ("rankNum[",)
 _OWN_RANK = re.compile(rb"rankNum\[\d+\], ?rank\[(\d{1,6})\]")
