@@ -21,7 +21,7 @@ from msparallel.interop.model_names import load_model_config
 from msparallel.mesh import AXES
 from msparallel.recipe import derive
 from msparallel.recipe.load import load_recipe
-from msparallel.recipe.override import format_override, with_values
+from msparallel.recipe.override import format_override, with_possible_values
 from msparallel.recipe.recipe import Recipe
 from msparallel.recipe.rules import find_problems
 from msparallel.recipe.rules.finding import Changes, divisors, nearby, with_batch
@@ -159,8 +159,8 @@ class Terms:
                 tried += 1
                 if tried > _MOST_TRIES:
                     return {}
-                changed = with_values(recipe, changes)
-                if changed.sections != recipe.sections and not find_problems(changed):
+                changed = with_possible_values(recipe, changes)
+                if changed and changed.sections != recipe.sections and not find_problems(changed):
                     return {key: value for key, value in changes.items() if value is not None or recipe.stated(key)}
         return {}
 

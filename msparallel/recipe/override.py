@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from msparallel.errors import Problem
 from msparallel.recipe import derive
 from msparallel.recipe.recipe import COMMAND_LINE, BrokenValue, PartialSection, Recipe
@@ -85,6 +87,14 @@ def section_values(recipe: Recipe) -> Values:
         elif found is not None:
             values[section] = {key: getattr(found, key) for key in found.model_fields_set}
     return values
+
+
+def with_possible_values(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe | None:
+    """As `with_values`; None where a value is more or less than its key takes."""
+    try:
+        return with_values(recipe, changes)
+    except ValidationError:
+        return None
 
 
 def with_values(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:

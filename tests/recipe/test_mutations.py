@@ -28,6 +28,12 @@ ODD = [
     10**12, 10**30, 10**400, 1.5, -0.5, 1e300, float("inf"), float("nan"), "\x00", "\ud7ff", "é", "a" * 300,
 ]  # fmt: skip
 SMALL = st.sampled_from([1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64])
+
+
+def shipped(name: str) -> str:
+    return shipped_recipes()[name].read_text(encoding="utf-8")
+
+
 COUNT = 1000
 """Examples of each of the two tests."""
 
@@ -142,5 +148,7 @@ def test_changed_text(text: str) -> None:
         max_size=4,
     ),
 )
+@example(shipped("gpt2_124m_dp8"), ["model.num_kv_heads=1000000"])
+@example(shipped("qwen3_32b_tp4_pp4"), ["model.ffn_size=5", "parallel.context_parallel=4097"])
 def test_overrides(text: str, overrides: list[str]) -> None:
     loads_or_is_refused(text, tuple(overrides))

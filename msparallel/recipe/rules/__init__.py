@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from msparallel.errors import Problem, RecipeError
-from msparallel.recipe.override import format_override, read_overrides, with_values
+from msparallel.recipe.override import format_override, read_overrides, with_possible_values, with_values
 from msparallel.recipe.recipe import BrokenValue, Recipe
 from msparallel.recipe.rules import (
     batch,
@@ -109,7 +109,8 @@ def _best_change(
         if best is not None and (not best[0] or since_success > _TRIES_AFTER_SUCCESS):
             break
         since_success += best is not None
-        left = _left(with_values(recipe, changes), names - {name})
+        changed = with_possible_values(recipe, changes)
+        left = None if changed is None else _left(changed, names - {name})
         if left is not None and (best is None or len(left) < len(best[0])):
             best = (left, changes)
     if best is None:

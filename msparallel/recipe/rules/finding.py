@@ -95,10 +95,10 @@ def with_batch(recipe: Recipe, changes: Changes) -> Iterator[Changes]:
         return
     if recipe.train.global_batch_size is not None and recipe.parallel.micro_batch_num is not None:
         yield {**changes, "parallel.micro_batch_num": None}
-    from msparallel.recipe.override import with_values  # override reads derive, as this module does
+    from msparallel.recipe.override import with_possible_values  # override reads derive, as this module does
 
-    changed = with_values(recipe, changes)
-    grid = derive.mesh(changed)
+    changed = with_possible_values(recipe, changes)
+    grid = derive.mesh(changed) if changed else None
     if grid is None or recipe.train.global_batch_size is None:
         return
     micro = recipe.train.micro_batch_size or 1
