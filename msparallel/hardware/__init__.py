@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from msparallel.errors import RecipeError
-from msparallel.interop.yaml_tree import Tree, read_tree
+from msparallel.interop.yaml_tree import Tree, is_number, read_tree
 
 _PROFILES = Path(__file__).parent / "profiles"
 _COMPARISON = _PROFILES / "comparison"
@@ -243,19 +243,11 @@ def _rule(problem: Any) -> str:
     told = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return told
-    if isinstance(problem["input"], str) and _is_number(problem["input"]):
+    if isinstance(problem["input"], str) and is_number(problem["input"]):
         told = "is text to YAML; a number has no quotes, and a point before its e: 6.0e+1"
     unit = next((unit for key, unit in _UNITS.items() if key in problem["loc"][-2:]), "")
     written = "nothing" if problem["input"] is None else repr(problem["input"])
     return f"{written}: {told}{unit}"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 _UNITS = {

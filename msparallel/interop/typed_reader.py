@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from msparallel.errors import Problem, RecipeError, short
-from msparallel.interop.yaml_tree import Tree
+from msparallel.interop.yaml_tree import Tree, is_number
 
 MOST = 2**53
 """Numbers beyond it are slips."""
@@ -88,7 +88,7 @@ class TypedReader:
         if type(found) in (int, float) and abs(found) < 1e300 and math.isfinite(found) and found >= least:
             return float(found)
         hint = ""
-        if isinstance(found, str) and _is_number(found):
+        if isinstance(found, str) and is_number(found):
             hint = " YAML reads this as text: an exponent needs a point before it and a sign after it, as in 3.0e-4."
         self._misfit(key, f"a number of at least {least:g}", hint)
         return default
@@ -146,11 +146,3 @@ class TypedReader:
 
 def _small(found: Any) -> bool:
     return type(found) is int and abs(found) <= 1_000_000
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -159,3 +159,12 @@ def _leaves(key: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from _leaves(dotted, value)
         else:
             yield dotted, value
+
+
+def is_number(text: str) -> bool:
+    """Whether text that YAML read as text was meant as a number, as `3e-4` is."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
