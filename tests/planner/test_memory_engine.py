@@ -32,8 +32,8 @@ FURTHER = [
 
 
 def check(words: list[str]) -> None:
-    """State to the byte; what is alive beside it, at the peak of the stage that has most, within 4 %, and of every
-    other stage within 8 %."""
+    """State to the byte; what is alive beside it, at the peak of the stage that has most, within 6 %, and of every
+    other stage within 8 %. No stage has more than the high end of its band."""
     plan = resolve(load_recipe(words[0], words[1:]))
     job = recipe_job(plan, "full")
     paper = stage_memories(workload_of(plan))
@@ -42,9 +42,10 @@ def check(words: list[str]) -> None:
         stage = paper[plan.mesh.coordinates(engine.rank)["pp"]]
         assert stage.weights_bytes == engine.weights_bytes
         assert stage.gradients_bytes == engine.gradients_bytes
+        assert stage.state_bytes + engine.peak.bytes <= stage.high_bytes
         live = stage.activations_bytes + stage.other_bytes
         apart[engine.peak.bytes] = abs(live / engine.peak.bytes - 1)
-    assert apart[max(apart)] < 0.04 and max(apart.values()) < 0.08, apart
+    assert apart[max(apart)] < 0.06 and max(apart.values()) < 0.08, apart
 
 
 @pytest.mark.parametrize("words", SAMPLE, ids=" ".join)
