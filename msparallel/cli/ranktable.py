@@ -39,7 +39,8 @@ Examples:
 @click.option("--hosts", metavar="FILE",
               help="Hosts in the order of their ranks: NAME [ADDRESS] [super_pod=ID] a line.")
 @click.option("--hccn", metavar="FOLDER|FILE",
-              help="What hosts know of their cards: HOST.conf (/etc/hccn.conf), or HOST.txt (hccn_tool's output).")
+              help="What hosts know of their cards: HOST.conf (/etc/hccn.conf), HOST.txt (hccn_tool's output), or on A5 "
+              "HOST.json (/etc/hccl_rootinfo.json).")
 @click.option("--chip", type=click.Choice(["910A", "A2", "A3", "A5"]), help="By default the recipe's, else A2.")
 @click.option("--devices", metavar="0-7", help="Physical devices of each host; by default all it knows of.")
 @click.option("--recipe", "recipe_name", metavar="RECIPE", help="The job: says which axis stays inside a server.")
@@ -196,14 +197,32 @@ def _merged(tables: tuple[str, ...], hosts: str | None) -> RankTable:
 
 def _from_hosts(hosts: str, hccn: str, chip: str, devices: tuple[int, ...]) -> RankTable:
     from msparallel.cluster.hosts import hccn_file, read_hccn, read_hosts
-    from msparallel.cluster.make_table import make_table
+    from msparallel.cluster.make_table import make_rank_list, make_table
 
     listed = read_hosts(hosts)
     if not Path(hccn).is_dir() and len(listed) > 1:
         raise UserError(f"--hccn {hccn}: {len(listed)} hosts need a folder with a file for each, for example "
                         f"{listed[0].name}.conf.")  # fmt: skip
+    if chip == "A5":
+        return make_rank_list([_rootinfo(hccn, host.name) for host in listed], devices)
     cards = [read_hccn(hccn_file(Path(hccn), host.name) if Path(hccn).is_dir() else hccn) for host in listed]
     return make_table(listed, cards, chip, devices, file=hosts)
+
+
+def _rootinfo(hccn: str, host: str) -> RankTable:
+    """What an A5 host tells of its devices, from HOST.json of the folder, or the one file."""
+    from msparallel.cluster.check_table import check
+    from msparallel.cluster.read_table import read_rootinfo
+
+    path = Path(hccn) / f"{host}.json" if Path(hccn).is_dir() else Path(hccn)
+    if not path.is_file():
+        raise UserError(f"{path}: not there. Copy the host's /etc/hccl_rootinfo.json there; where a host has none: "
+                        "mindcluster-tools rootinfo --output /etc/hccl_rootinfo.json")  # fmt: skip
+    info = read_rootinfo(path)
+    problems = check(info, "A5").problems
+    if problems:
+        raise RecipeError(problems)
+    return info
 
 
 def _device_ids(text: str | None) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ _Devices = dict[str, dict[int, dict[str, Any]]]
 def difference(old: RankTable, new: RankTable) -> list[str]:
     """Lines from the general to the particular."""
     lines = [f"{name}: {_word(getattr(old, name))} -> {_word(getattr(new, name))}"
-             for name in ("version", "status") if getattr(old, name) != getattr(new, name)]  # fmt: skip
+             for name in ("version", "status", "detour") if getattr(old, name) != getattr(new, name)]  # fmt: skip
     before, after = _devices(old), _devices(new)
     if old.size != new.size:
         lines.append(f"ranks: {old.size} -> {new.size}")

@@ -109,7 +109,7 @@ def parse_hosts(text: str, file: str) -> list[Host]:
 
 def _host(words: list[str], number: int) -> tuple[Host | None, str]:
     name, *rest = words
-    if not _NAME.fullmatch(name) and not is_address(name):
+    if not is_host_name(name) and not is_address(name):
         return None, ("A host is a name of letters, digits, '.', '-' and '_' (at most 64, the first a letter or a "
         "digit), or "
                       "an address, for example node_0.")  # fmt: skip
@@ -124,6 +124,11 @@ def _host(words: list[str], number: int) -> tuple[Host | None, str]:
             return None, (f"{short(word, 40)!r} is neither an address nor super_pod=ID. A line is NAME [ADDRESS] "
                           "[super_pod=ID], for example node_0 192.0.2.11 super_pod=0.")  # fmt: skip
     return Host(name=name, address=address, super_pod=pod, line=number), ""
+
+
+def is_host_name(text: str) -> bool:
+    """Whether this can name a host: also a safe name of a file, and no option of a program."""
+    return bool(_NAME.fullmatch(text))
 
 
 def is_address(text: str) -> bool:

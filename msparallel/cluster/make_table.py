@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from msparallel.cluster.hosts import Cards, Host
-from msparallel.cluster.rank_table import Device, Place, RankTable, Server, SuperPod
+from msparallel.cluster.rank_table import Device, Place, Rank, RankTable, Server, SuperPod
 from msparallel.cluster.table_rules import VERSION_OF, spans
 from msparallel.errors import UserError, short
 
@@ -29,15 +29,10 @@ def make_table(hosts: Sequence[Host], cards: Sequence[Cards], chip: str, devices
         devices: physical ids to use on each host; by default all that its cards tell.
         file: the host list, for messages.
 
-    Raises UserError for A5, whose addresses no host list or hccn.conf holds.
+    Raises UserError for A5: see `make_rank_list`.
     """
     if chip == "A5":
-        raise UserError(
-            "A5: a 2.0 rank table holds EIDs and ports of the driver's topology, which no hccn.conf has. Take the "
-            "table that "
-            "MindCluster's operator writes on each host, and merge those: msparallel ranktable make host0.json "
-            "host1.json"
-        )
+        raise UserError("A5: a 2.0 rank table holds EIDs and ports, which no hccn.conf has.")
     version = 4 if any(known.ipv4 for known in cards) else 6
     servers, pods, rank = [], {}, 0
     for number, (host, known) in enumerate(zip(hosts, cards, strict=True)):
@@ -81,6 +76,29 @@ def _refuse_unknown(host: Host, known: Cards, chip: str, devices: Sequence[int],
                         "them.")  # fmt: skip
 
 
+def make_rank_list(infos: Sequence[RankTable], devices: Sequence[int] = ()) -> RankTable:
+    """A table of version 2.0 (A5) from what each host tells of its devices (`read_rootinfo`), in the order of hosts.
+
+    Args:
+        devices: physical ids to use on each host, in the order of their ranks; by default all.
+
+    Raises UserError where a host lacks one of `devices`, or hosts do not agree about detours.
+    """
+    ranks: list[Rank] = []
+    for info in infos:
+        held = {rank.device_id: rank for rank in info.ranks}
+        unknown = sorted(set(devices) - set(held))
+        if unknown:
+            raise UserError(f"{info.file}: no device {unknown[0]} in it; it tells of {spans(sorted(held))}.")
+        if info.detour != infos[0].detour:
+            raise UserError(f"{info.file}: detour is {short(info.detour or 'not there', 20)}, in {infos[0].file} "
+                            f"{short(infos[0].detour or 'not there', 20)}; hosts of one job say the same.")  # fmt: skip
+        chosen = [held[device] for device in devices] if devices else list(info.ranks)
+        ranks += [replace(rank, rank_id=len(ranks) + place) for place, rank in enumerate(chosen)]
+    return RankTable(version=infos[0].version, form="ranks", ranks=tuple(ranks), count=len(ranks),
+                     detour=infos[0].detour, file=infos[0].file)  # fmt: skip
+
+
 def merge_tables(tables: Sequence[RankTable]) -> RankTable:
     """Tables of single hosts as one: servers in the order of `tables`, ranks counted through.
 
@@ -99,7 +117,7 @@ def merge_tables(tables: Sequence[RankTable]) -> RankTable:
     if first.form == "ranks":
         ranks = [rank for table in tables for rank in sorted(table.ranks, key=lambda rank: rank.rank_id)]
         numbered = tuple(replace(rank, rank_id=number) for number, rank in enumerate(ranks))
-        return RankTable(version=first.version, form="ranks", ranks=numbered, count=len(numbered))
+        return RankTable(version=first.version, form="ranks", ranks=numbered, count=len(numbered), detour=first.detour)
     servers, pods, rank = [], {}, 0
     for table in tables:
         for server in sorted(table.servers, key=lambda item: min((d.rank_id for d in item.devices), default=0)):

@@ -121,6 +121,7 @@ class RankTable:
     count: server_count or rank_count as it was written; None where it is left out.
     clusters: server_ids of each cluster in cluster_list; empty where there is none.
     form: "servers", "ranks", or "groups" for the old group_list.
+    detour: of 2.0: "true" where traffic may take a way around; None where it is not said.
     file: where it was read from.
     """
 
@@ -132,6 +133,7 @@ class RankTable:
     count: int | None = None
     clusters: tuple[SuperPod, ...] = ()
     form: str = "servers"
+    detour: str | None = None
     file: str = ""
     place: Place = field(default=Place(), compare=False)
 
@@ -147,7 +149,8 @@ class RankTable:
     def to_json(self) -> dict[str, Any]:
         """What HCCL reads: in 1.0 and 1.2 every value is text, in 2.0 counts and ids are numbers."""
         if self.form == "ranks":
-            return {"status": self.status, "version": self.version, "rank_count": len(self.ranks),
+            detour = {} if self.detour is None else {"detour": self.detour}
+            return {"status": self.status, "version": self.version, **detour, "rank_count": len(self.ranks),
                     "rank_list": [_rank_json(rank) for rank in self.ranks]}  # fmt: skip
         document: dict[str, Any] = {
             "status": self.status, "version": self.version, "server_count": str(len(self.servers)),

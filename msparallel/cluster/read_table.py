@@ -49,10 +49,19 @@ def read_rank_table(path: str | Path) -> RankTable:
 def table_of(document: Node, file: str) -> RankTable:
     """A parsed file as a table. Raises RecipeError."""
     reader = _Shape(file)
-    table = reader.table(document)
-    if reader.problems:
-        raise RecipeError(reader.problems[:_MOST_PROBLEMS])
-    return table
+    return reader.whole(reader.table(document))
+
+
+def read_rootinfo(path: str | Path) -> RankTable:
+    """A host's /etc/hccl_rootinfo.json (A5): a 2.0 table of its devices without status and rank_id, which count here
+    through the list. Raises RecipeError with every problem of the file's shape.
+
+    Source: MindCluster's `mindcluster-tools rootinfo` writes it; HCCL (rank_info_detect_client) reads version,
+    topo_file_path, rank_count, rank_list and detour of it.
+    """
+    file = str(path)
+    reader = _Shape(file)
+    return reader.whole(reader.rootinfo(parse(decode(read_bytes(path), file), file)))
 
 
 class _Shape:
@@ -62,6 +71,25 @@ class _Shape:
         self.file, self.numbers_are_text = file, True
         self.problems: list[Problem] = []
         self.no_objects: set[str] = set()
+
+    def whole(self, table: RankTable) -> RankTable:
+        """The table, or RecipeError."""
+        if self.problems:
+            raise RecipeError(self.problems[:_MOST_PROBLEMS])
+        return table
+
+    def rootinfo(self, node: Node) -> RankTable:
+        root, place = self._object(node, ""), _place("", node)
+        if not self.problems and ("server_list" in root or "rank_list" not in root):
+            self._note("rank_list", node.line, None, "other_format",
+                       "This is no /etc/hccl_rootinfo.json of an A5 host: that has version 2.0 and a rank_list. "
+                       "MindCluster's tool writes it: mindcluster-tools rootinfo --output /etc/hccl_rootinfo.json")
+        self.numbers_are_text = False
+        ranks = tuple(self._rank(item, key, number)
+                      for number, (key, item) in enumerate(self._list(root, "rank_list", place, need=False)))
+        return RankTable(version=self._text(root, "version", place), ranks=ranks, form="ranks", file=self.file,
+                         place=place, count=self._number(root, "rank_count", place),
+                         detour=self._text(root, "detour", place, need=False))  # fmt: skip
 
     def table(self, node: Node) -> RankTable:
         root = self._object(node, "")
@@ -79,7 +107,8 @@ class _Shape:
             self.numbers_are_text = False
             ranks = tuple(self._rank(item, key) for key, item in self._list(root, "rank_list", place))
             return RankTable(version=version, status=status, ranks=ranks, form="ranks", file=self.file, place=place,
-                             count=self._number(root, "rank_count", place))  # fmt: skip
+                             count=self._number(root, "rank_count", place),
+                             detour=self._text(root, "detour", place, need=False))  # fmt: skip
         if "server_list" not in root:
             if self.problems:
                 return RankTable(version=None)
@@ -140,11 +169,13 @@ class _Shape:
         return tuple(Server(server_id=name, devices=tuple(devices), place=places[name])
                      for name, devices in servers.items())  # fmt: skip
 
-    def _rank(self, node: Node, key: str) -> Rank:
+    def _rank(self, node: Node, key: str, number: int | None = None) -> Rank:
+        """`number` is the rank_id where the file has none."""
         fields, place = self._object(node, key), _place(key, node)
         levels = tuple(self._level(item, at) for at, item in self._list(fields, "level_list", place))
         known = ("rank_id", "local_id", "device_id", "level_list")
-        return Rank(rank_id=self._count(fields, "rank_id", place), local_id=self._count(fields, "local_id", place),
+        rank_id = self._count(fields, "rank_id", place) if number is None else number
+        return Rank(rank_id=rank_id, local_id=self._count(fields, "local_id", place),
                     device_id=self._count(fields, "device_id", place), levels=levels, place=place,
                     more={name: plain(item) for name, item in fields.items() if name not in known})  # fmt: skip
 

@@ -54,6 +54,14 @@ def a5(servers: int = 2, devices: int = 2) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def rootinfo(server: int = 0, devices: int = 2) -> dict[str, Any]:
+    """What an A5 host tells of its devices: /etc/hccl_rootinfo.json."""
+    ranks = a5(server + 1, devices)["rank_list"][server * devices :]
+    return {"version": "2.0", "topo_file_path": "/usr/local/Ascend/driver/topo/server_8p.json", "rank_count": devices,
+            "rank_list": [{key: value for key, value in rank.items() if key != "rank_id"}
+                          for rank in ranks]}  # fmt: skip
+
+
 def group_list() -> dict[str, Any]:
     """The old form, template 2."""
     return {

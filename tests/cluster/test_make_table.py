@@ -71,7 +71,7 @@ def test_devices_are_chosen_by_physical_number():
 @pytest.mark.parametrize(("chip", "text", "words"), [
     ("A3", conf(0, 2), "no SDID for device 0 of a"),
     ("A3", "device 0\nipaddr:192.0.2.1\nSDID : 7\n", "which super pod"),
-    ("A5", conf(0, 2), "EIDs"),
+    ("A5", conf(0, 2), "EIDs and ports, which no hccn.conf has"),
 ])  # fmt: skip
 def test_what_a_chip_needs_and_the_file_does_not_tell(chip, text, words):
     with pytest.raises(UserError, match=words):

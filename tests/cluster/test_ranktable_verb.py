@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster.tables import a2, a3, write
+from cluster.tables import a2, a3, a5, rootinfo, write
 
 from msparallel.cli.main import main
 
@@ -46,6 +46,60 @@ def test_make_prints_the_table_on_stdout_and_what_it_is_on_stderr(run, cluster):
     code, out, err = run("make", *cluster)
     assert code == 0 and json.loads(out) == a2()
     assert "16 ranks on 2 servers, version 1.0 (A2)\n  node_0: rank 0..7 on device 0..7" in err
+
+
+@pytest.fixture
+def a5_cluster(tmp_path):
+    """Two A5 hosts with what their rootinfo files say."""
+    (tmp_path / "hosts.txt").write_text("node_0 192.0.2.1\nnode_1 192.0.2.2\n")
+    (tmp_path / "cards").mkdir()
+    for host in (0, 1):
+        (tmp_path / "cards" / f"node_{host}.json").write_text(json.dumps(rootinfo(host)))
+    return ["--hosts", "hosts.txt", "--hccn", "cards", "--chip", "A5"]
+
+
+def test_make_of_a5_counts_ranks_over_the_devices_that_hosts_tell_of(run, a5_cluster):
+    code, out, err = run("make", *a5_cluster)
+    assert code == 0 and json.loads(out) == a5()
+    assert "4 ranks, version 2.0 (A5)" in err
+    code, out, _ = run("make", *a5_cluster, "--devices", "1")
+    assert [(rank["rank_id"], rank["device_id"]) for rank in json.loads(out)["rank_list"]] == [(0, 1), (1, 1)]
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda info: None, "cp the host"),
+    (lambda info: info.pop("rank_list"), "This is no /etc/hccl_rootinfo.json"),
+    (lambda info: info.update(rank_count=7), "rank_count: 7"),
+    (lambda info: info.update(version="1.0"), "2.0"),
+    (lambda info: info["rank_list"][1].update(device_id=0), "the same device_id"),
+    (lambda info: info["rank_list"][0].pop("level_list"), "level_list is missing"),
+    (lambda info: info.update(detour="true"), "hosts of one job say the same"),
+])  # fmt: skip
+def test_make_of_a5_says_what_is_wrong_with_a_host(run, a5_cluster, tmp_path, change, words):
+    path, info = tmp_path / "cards" / "node_1.json", rootinfo(1)
+    change(info)
+    path.write_text(json.dumps(info))
+    if words.startswith("cp"):
+        path.unlink()
+        words = "Copy the host's /etc/hccl_rootinfo.json there"
+    code, out, err = run("make", *a5_cluster)
+    assert (code, out) == (2, "") and words in err and "node_1.json" in err
+
+
+def test_make_of_a5_carries_detours(run, a5_cluster, tmp_path):
+    for host in (0, 1):
+        (tmp_path / "cards" / f"node_{host}.json").write_text(json.dumps(rootinfo(host) | {"detour": "true"}))
+    assert run("make", *a5_cluster, "-o", "hccl.json")[0] == 0
+    assert json.loads((tmp_path / "hccl.json").read_text())["detour"] == "true"
+    write(tmp_path, a5(), "plain.json")
+    assert run("diff", "hccl.json", "plain.json")[:2] == (1, "detour: true -> none\n")
+    assert run("make", "hccl.json", "-o", "again.json")[0] == 0
+    assert json.loads((tmp_path / "again.json").read_text())["detour"] == "true"
+
+
+def test_make_of_a5_refuses_a_device_that_a_host_lacks(run, a5_cluster):
+    code, _, err = run("make", *a5_cluster, "--devices", "0,5")
+    assert code == 2 and "no device 5 in it; it tells of 0..1" in err
 
 
 def test_make_writes_a_file_that_check_likes(run, cluster, tmp_path):
