@@ -75,12 +75,13 @@ def msrun_command(
     return ["msrun", *words, "python", "-m", "msparallel.launch.worker", plan.recipe.path, *plan.recipe.overrides]
 
 
-def _local_ranks(plan: Plan, node_rank: int) -> range:
+def local_ranks(plan: Plan, node_rank: int) -> range:
+    """Ranks of a node."""
     return range(node_rank * plan.devices_per_node, (node_rank + 1) * plan.devices_per_node)
 
 
 def _shown_rank(plan: Plan, node_rank: int) -> int:
-    local = _local_ranks(plan, node_rank)
+    local = local_ranks(plan, node_rank)
     return reporting_rank(plan) if reporting_rank(plan) in local else local[0]
 
 
@@ -96,23 +97,48 @@ def free_port(address: str = "127.0.0.1") -> int:
         return probe.getsockname()[1]
 
 
+class RankFailed(RunError):
+    """One rank ended the run.
+
+    Attributes:
+        rank: which.
+        killed: a signal ended it; otherwise it said why it failed.
+    """
+
+    def __init__(self, text: str, *, rank: int, killed: bool):
+        super().__init__(text)
+        self.rank, self.killed = rank, killed
+
+
+class PortTaken(RunError):
+    """Another process listens where the scheduler should."""
+
+
 def check_port(address: str, port: int) -> None:
-    """Raise RunError where the scheduler could not listen on this machine's `port`."""
+    """Raise PortTaken where the scheduler could not listen on this machine's `port`."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))
         except OSError as error:
-            raise RunError(
+            raise PortTaken(
                 f"--master-port {port}: the scheduler cannot listen on {address}:{port} ({error.strerror}). "
                 f"Leave --master-port out to have a free one chosen, or try --master-port {free_port()}."
             ) from None
 
 
 def launch(
-    plan: Plan, *, node_rank: int = 0, master_addr: str = "127.0.0.1", master_port: int | None = None
+    plan: Plan,
+    *,
+    node_rank: int = 0,
+    master_addr: str = "127.0.0.1",
+    master_port: int | None = None,
+    show: bool = True,
 ) -> RunResult:
     """Run this node's workers to their end; what is wrong with data or checkpoint is found before they start.
+
+    Args:
+        show: copy the log of one rank to stderr as it grows.
 
     Raises:
         RunError: a worker failed, was killed, or the port is taken; the text is the first failing rank's.
@@ -126,8 +152,8 @@ def launch(
     elif node_rank == 0:
         check_port(master_addr, master_port)
     logs = logs_dir(plan)
-    local, shown = _local_ranks(plan, node_rank), _shown_rank(plan, node_rank)
-    _clear(logs, local)
+    local, shown = local_ranks(plan, node_rank), _shown_rank(plan, node_rank)
+    clear_logs(logs, local)
     command = msrun_command(
         plan, node_rank=node_rank, master_addr=master_addr, master_port=master_port, log_dir=logs, follow=False
     )
@@ -147,7 +173,8 @@ def launch(
     try:
         while process.poll() is None:
             time.sleep(POLL_S)
-            follower.show()
+            if show:
+                follower.show()
             if any(state.failed for state in read_states(logs, local)):
                 _wait(process, GRACE_S)
                 break
@@ -155,9 +182,10 @@ def launch(
         # A checkpoint in the making leaves the last whole one, so nobody needs to be asked politely.
         _kill(process)
         signal.signal(signal.SIGTERM, terminated)
-    follower.show()
+    if show:
+        follower.show()
     states = read_states(logs, local)
-    if failure := first_failure(states):
+    if failure := first_failure(_without_our_own(states, msrun_log)):
         raise _failed(plan, failure, logs, msrun_log)
     if process.returncode or not all(state.done for state in states):
         text = _last_lines(logs / f"worker_{shown}.log") or _last_lines(msrun_log)
@@ -171,20 +199,30 @@ def launch(
     return RunResult(**json.loads((logs / "result.json").read_text(encoding="utf-8")))
 
 
+def _without_our_own(states: list[WorkerState], msrun_log: Path) -> list[WorkerState]:
+    """Where a rank has said why it failed, msrun and `launch` killed the others: of those that are gone without a word
+    only the one that msrun found dead was killed by somebody else."""
+    if not any(state.state == "failed" for state in states):
+        return states
+    return [state for state in states if state.state != "killed" or _signal_in(msrun_log, state.pid)]
+
+
 def _failed(plan: Plan, failure: WorkerState, logs: Path, msrun_log: Path) -> UserError:
     """The first failing rank's own words."""
     log = logs / f"worker_{failure.rank}.log"
     if failure.text and failure.exit_code == UserError.exit_code:
         return UserError(failure.text)
     if failure.text:
-        return RunError(f"Rank {failure.rank} of {plan.world_size} failed first:\n{failure.text}\n  Log: {log}")
+        text = f"Rank {failure.rank} of {plan.world_size} failed first:\n{failure.text}\n  Log: {log}"
+        return RankFailed(text, rank=failure.rank, killed=False)
     killed = _signal_in(msrun_log, failure.pid)
     how = f"was killed by {killed}" if killed else "ended without a word"
     hint = " The kernel does that when memory runs out: see `dmesg`." if killed == "SIGKILL" else ""
-    return RunError(
+    text = (
         f"Rank {failure.rank} of {plan.world_size} {how}.{hint} The other workers were stopped. Run again to go on "
         f"from the last checkpoint.\n{_last_lines(log)}\n  Log: {log}"
     )
+    return RankFailed(text, rank=failure.rank, killed=True)
 
 
 def _signal_in(msrun_log: Path, pid: int) -> str:
@@ -219,12 +257,12 @@ class _Follower:
         sys.stderr.flush()
 
 
-def _clear(logs: Path, ranks: range) -> None:
+def clear_logs(logs: Path, ranks: range) -> None:
     """Take away what an earlier launch of these ranks left: old failures must not be read as new ones.
 
     Other machines may keep theirs in the same folder.
     """
-    names = [f"rank_{rank}.json" for rank in ranks] + [f"worker_{rank}.log" for rank in ranks]
+    names = [name for rank in ranks for name in (f"rank_{rank}.json", f"rank_{rank}.beat", f"worker_{rank}.log")]
     try:
         logs.mkdir(parents=True, exist_ok=True)
         for name in names:

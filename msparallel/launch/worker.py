@@ -1,7 +1,7 @@
 """One process of a run that msrun started: `python -m msparallel.launch.worker RECIPE [section.key=value ...]`.
 
-In: MindSpore's variables MS_ROLE and RANK_ID, the recipe. Out: the run, `logs/rank_N.json`, and from the rank that
-knows the loss `logs/result.json`. msrun starts the same command once more as its scheduler.
+In: MindSpore's variables MS_ROLE and RANK_ID, the recipe. Out: the run, `logs/rank_N.json` and `logs/rank_N.beat`, and
+from the rank that knows the loss `logs/result.json`. msrun starts the same command once more as its scheduler.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msparallel.errors import RunError, UserError
 from msparallel.launch.processes import die_with_parent
-from msparallel.launch.status import WorkerStatus
+from msparallel.launch.status import Heartbeat, WorkerStatus
 from msparallel.plan import Plan, resolve
 from msparallel.recipe.load import load_recipe
 
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
     plan, rank = resolve(load_recipe(arguments[0], arguments[1:])), int(os.environ["RANK_ID"])
     status = WorkerStatus(logs_dir(plan), rank)
     try:
-        result = run_recipe(plan, rank)
+        result = run_recipe(plan, rank, Heartbeat(logs_dir(plan), rank))
     except UserError as error:
         return _failed(status, str(error), error.exit_code)
     except Exception as error:  # the worker's last word: its launcher reads it, the log keeps the traceback

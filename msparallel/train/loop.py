@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import mindspore as ms
@@ -31,7 +31,7 @@ from msparallel.train.feed import Feed
 from msparallel.train.log import RunLog
 from msparallel.train.optimizer import learning_rate_at
 from msparallel.train.prepare import Prepared
-from msparallel.train.run import RunResult, notice, reporting_rank, run_dir, store, versions
+from msparallel.train.run import RunResult, no_beat, notice, reporting_rank, run_dir, store, versions
 from msparallel.train.slices import parameter_slices
 from msparallel.train.step import StepResult
 from msparallel.train.tensorboard import TensorBoard
@@ -40,10 +40,10 @@ from msparallel.train.tensorboard import TensorBoard
 class Training:
     """One rank's part of a run: everything built, ready to step."""
 
-    def __init__(self, plan: Plan, rank: int, prepared: Prepared):
+    def __init__(self, plan: Plan, rank: int, prepared: Prepared, beat: Callable[..., None] = no_beat):
         train = plan.recipe.train
         assert train is not None, "only recipes with a train section are trained"
-        self.plan, self.train, self.rank = plan, train, rank
+        self.plan, self.train, self.rank, self.beat = plan, train, rank, beat
         self.reports = rank == reporting_rank(plan)
         self.data, self.loader, checkpoint = prepared.data, prepared.loader, prepared.checkpoint
         if prepared.changes:
@@ -56,6 +56,7 @@ class Training:
         replicas = plan.world_size > 1 and not plan.shards
         self.evaluation = Evaluation(self.parts.model, self.feed.evaluation(), add_over_ranks=replicas)
         self.start = checkpoint.step if checkpoint else 0
+        self.beat(self.start, "compile")
         self.resumed_from = self.start if checkpoint else None
         if checkpoint:
             optimizer = self.parts.optimizer
@@ -78,6 +79,7 @@ class Training:
         if not self.start:
             self._evaluate(0)
         speed = self._steps()
+        self.beat(self.train.steps, "end")
         result = {
             "world_size": self.plan.world_size,
             "tokens_per_s": speed,
@@ -108,6 +110,7 @@ class Training:
             result = self._step(step)
             took = time.perf_counter() - began
             done, last = step + 1, step + 1 == train.steps
+            self.beat(done, "step", took, result.loss)
             if not math.isfinite(result.loss) or not (result.overflow or math.isfinite(result.grad_norm)):
                 raise RunError(self._not_finite(done, result))
             if step > self.start or train.steps - self.start == 1:
@@ -120,9 +123,13 @@ class Training:
                 self._record(done, pending, result, self.tokens_a_step / took)
                 pending = []
             if last or (train.eval_interval is not None and done % train.eval_interval == 0):
+                self.beat(done, "evaluate", took, result.loss)
                 self._evaluate(done)
+                self.beat(done, "step", took, result.loss)
             if saves:
+                self.beat(done, "checkpoint", took, result.loss)
                 self._save(done)
+                self.beat(done, "step", took, result.loss)
         bar.close()
         return counted / seconds if seconds else 0.0
 

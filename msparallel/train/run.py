@@ -14,7 +14,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -102,15 +102,16 @@ def move_aside(plan: Plan) -> Path | None:
 
 
 @contextmanager
-def sole_run(plan: Plan, node_rank: int = 0) -> Iterator[None]:
-    """Hold the run's folder for this machine's part: two runs in it would cut each other's log and checkpoints.
+def sole_run(plan: Plan, part: int | str = 0, doing: str = "training") -> Iterator[None]:
+    """Hold the run's folder for this machine's part (its node rank, or a word for another kind of holder): two runs in
+    it would cut each other's log and checkpoints.
 
     Raises RunError where another process holds it, or where output_dir cannot be written.
     """
     import fcntl  # not on Windows, where nothing trains
 
     folder = run_dir(plan)
-    path = folder.with_name(f".{folder.name}.{node_rank}.lock")  # beside it: --fresh moves the folder
+    path = folder.with_name(f".{folder.name}.{part}.lock")  # beside it: --fresh moves the folder
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w")
@@ -121,7 +122,7 @@ def sole_run(plan: Plan, node_rank: int = 0) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise RunError(
-                f"{folder}\n  Another process is training here. Wait for it, or set another train.output_dir."
+                f"{folder}\n  Another process is {doing} here. Wait for it, or set another train.output_dir."
             ) from error
         except OSError:  # a file system without locks
             notice(f"{path.parent} has no file locks: start no second run of {plan.recipe.name} there.")
@@ -140,8 +141,15 @@ def versions() -> dict[str, str]:
     return found
 
 
-def run_recipe(plan: Plan, rank: int = 0) -> RunResult:
+def no_beat(step: int, phase: str, step_s: float | None = None, loss: float | None = None) -> None:
+    """Nobody watches this run."""
+
+
+def run_recipe(plan: Plan, rank: int = 0, beat: Callable[..., None] = no_beat) -> RunResult:
     """Train, or go on training. Every rank of the plan calls this in a process of its own.
+
+    Args:
+        beat: told where the rank is, as `no_beat` takes it: step, phase, seconds of the last step, its loss.
 
     Raises:
         UserError: data, tokenizer or checkpoint do not fit the recipe.
@@ -161,7 +169,7 @@ def run_recipe(plan: Plan, rank: int = 0) -> RunResult:
     prepared = prepare(plan, checkpoint)  # what is wrong with the data is said before MindSpore is loaded
     from msparallel.train.loop import Training
 
-    return Training(plan, rank, prepared).run()
+    return Training(plan, rank, prepared, beat).run()
 
 
 def closing_text(plan: Plan, result: RunResult) -> str:

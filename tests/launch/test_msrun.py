@@ -14,7 +14,7 @@ from tiny_recipe import run, write_recipe
 
 from msparallel.errors import RunError, UserError
 from msparallel.launch.devices import ascend_devices, check_devices
-from msparallel.launch.msrun import _clear, check_port, free_port, msrun_command
+from msparallel.launch.msrun import check_port, clear_logs, free_port, msrun_command
 from msparallel.launch.status import WorkerStatus, first_failure, read_states
 from msparallel.plan import resolve
 from msparallel.recipe.load import load_recipe
@@ -76,7 +76,7 @@ def test_a_launch_leaves_the_files_of_other_machines(tmp_path):
     names = [f"{kind}_{rank}.{end}" for rank in range(4) for kind, end in (("rank", "json"), ("worker", "log"))]
     for name in names:
         (tmp_path / name).touch()
-    _clear(tmp_path, range(2, 4))
+    clear_logs(tmp_path, range(2, 4))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "rank_0.json",
         "rank_1.json",
