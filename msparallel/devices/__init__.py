@@ -1,0 +1,1 @@
+"""Ascend devices of a machine as their tools tell them: npu-smi and hccn_tool."""
