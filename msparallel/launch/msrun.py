@@ -71,6 +71,8 @@ def msrun_command(
         "join": True,
         "tail_worker_log": _shown_rank(plan, node_rank) if follow else -2,  # -2 is nobody; -1 would be all
     }
+    if plan.hardware.target != "CPU":
+        options["bind_core"] = True  # to the cores near each device, by npu-smi; it only warns where it cannot
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return ["msrun", *words, "python", "-m", "msparallel.launch.worker", plan.recipe.path, *plan.recipe.overrides]
 
