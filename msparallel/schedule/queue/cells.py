@@ -31,14 +31,18 @@ class Cells:
 
     def has(self, column: str) -> bool:
         """Whether something stands there."""
-        return bool(self._cells.get(column))
+        return bool(self.text(column))
+
+    def text(self, column: str) -> str:
+        """As it stands there."""
+        return self._cells.get(column, "")
 
     def note(self, column: str, message: str, suggestion: str = "") -> None:
-        self.problems.append((column, self._cells.get(column) or None, message, suggestion))
+        self.problems.append((column, self.text(column) or None, message, suggestion))
 
     def word(self, column: str, default: str | None, *, length: int) -> str | None:
         """A name."""
-        text = self._cells.get(column, "")
+        text = self.text(column)
         if not text:
             return self._absent(column, default, needed=default is None)
         if len(text) > length or not _WORD.fullmatch(text):
@@ -48,7 +52,7 @@ class Cells:
 
     def choice(self, column: str, words: Sequence[str], default: str) -> str | None:
         """One of a few words."""
-        text = self._cells.get(column, "") or default
+        text = self.text(column) or default
         if text in words:
             return text
         close = get_close_matches(text, words, n=1)
@@ -58,7 +62,7 @@ class Cells:
         self, column: str, default: int | None, *, least: int, most: int, needed: bool = False
     ) -> int | None:
         """A whole number."""
-        text = self._cells.get(column, "")
+        text = self.text(column)
         if not text:
             return self._absent(column, default, needed)
         if not _WHOLE.fullmatch(text):
@@ -71,7 +75,7 @@ class Cells:
         self, column: str, default: float | None, *, most: float, least: float = 0.0, needed: bool = False
     ) -> float | None:
         """A plain decimal number of seconds."""
-        text = self._cells.get(column, "")
+        text = self.text(column)
         if not text:
             return self._absent(column, default, needed)
         if not _DECIMAL.fullmatch(text):

@@ -103,12 +103,12 @@ def parse_trace(text: str, file: str, cluster: Cluster) -> list[Job]:
         job = _job(cells, number, cluster)
         for key, value, message, suggestion in cells.problems:
             problems.note(file, number, key, value, message, suggestion)
+        name = cells.text("job")
+        if name in lines:
+            problems.note(file, number, "job", name, f"Line {lines[name]} has this name already; names are unique.")
+        lines.setdefault(name, number)
         if job is None:
             continue
-        if job.name in lines:
-            problems.note(file, number, "job", job.name, f"Line {lines[job.name]} has this name already; names are "
-                          "unique.")  # fmt: skip
-        lines.setdefault(job.name, number)
         pieces += 1 if job.gang else job.nodes
         jobs.append(job)
     if pieces > MOST_PIECES:
