@@ -9,7 +9,8 @@ In: the lease, on stdin: any line at least every LEASE_S seconds, `stop` to end 
   ranks    ranks: [{rank, pid, status (running, done, failed, killed), state of /proc (R S D T Z, empty where it is
            gone), phase, step, beat (Unix seconds), step_s, loss}]; about once a second
   disk     path, free_bytes
-  devices  devices: what npu-smi says; where npu-smi is there
+  devices  devices: [{device, name, health, temperature_c, memory_used_mib, memory_total_mib, aicore_percent}] of those
+           that the part uses, or error: why npu-smi does not tell; where npu-smi is there
   failed   text, rank (null where no rank is to blame), how (input, busy, port, killed, scheduler, start, failed,
            lease), exit_code, standing: [{rank, state}] of ranks that stood still (T or D) when the failure was seen
   stopped  left: [{pid, state, name}] that could not be ended; the last event of a part that did not come to its end
@@ -25,6 +26,7 @@ this node still writing checkpoints. Exit code: 0 done, 1 failed or stopped, 2 b
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import signal
@@ -38,11 +40,12 @@ from pathlib import Path
 from typing import Any
 
 from msparallel.errors import RunError, UserError
+from msparallel.launch.agent_devices import DeviceWatch
 from msparallel.launch.agent_line import LEASE_S, Events, Lease
 from msparallel.launch.agent_part import parser, read_outcome
 from msparallel.launch.devices import check_devices, check_mindspore
 from msparallel.launch.marked import MARK, end_marked, marked, process_state
-from msparallel.launch.msrun import clear_logs, local_ranks, logs_dir
+from msparallel.launch.msrun import PortTaken, check_port, clear_logs, local_ranks, logs_dir
 from msparallel.launch.processes import die_with_parent
 from msparallel.launch.status import first_failure, read_beats, read_states
 from msparallel.plan import Plan, resolve
@@ -54,6 +57,8 @@ RANKS_S = 1.0
 DISK_S = 5.0
 PART_ENDS_S = 30.0
 """After a rank has failed, how long the part may take to stop the others and say why."""
+LONG_WAIT_S = 10.0
+"""A rank in state D for less only reads or writes a file."""
 SCHEDULER_S = 5.0
 """Ranks that say nothing for so long after the scheduler has gone did not end by themselves."""
 
@@ -74,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         plan = resolve(load_recipe(given.recipe, given.overrides))
         _check(plan, given.node_rank)
         with sole_run(plan, given.node_rank):
-            return _Node(plan, given.node_rank, arguments, events, lease, told_to_end).run()
+            return _Node(plan, given, arguments, events, lease, told_to_end).run()
     except UserError as error:  # nothing was started
         how = "busy" if isinstance(error, RunError) else "input"
         events.send("failed", text=str(error), rank=None, how=how, exit_code=error.exit_code, standing=[])
@@ -96,11 +101,19 @@ class _Node:
     """The part while it runs."""
 
     def __init__(
-        self, plan: Plan, node: int, words: Sequence[str], events: Events, lease: Lease, told_to_end: list[int]
+        self,
+        plan: Plan,
+        given: argparse.Namespace,
+        words: Sequence[str],
+        events: Events,
+        lease: Lease,
+        told_to_end: list[int],
     ):
-        self._plan, self._node, self._words = plan, node, words
+        self._plan, self._given, self._words = plan, given, words
+        self._node = node = given.node_rank
         self._events, self._lease, self._told_to_end = events, lease, told_to_end
         self._logs, self._ranks, self._mark = logs_dir(plan), local_ranks(plan, node), mark_of(plan, node)
+        self._devices = DeviceWatch(plan.devices_per_node)
         self._scheduler = 0
         self._due: dict[str, float] = {}
 
@@ -215,23 +228,42 @@ class _Node:
         return process_state(self._scheduler) in ("", "Z", "X")
 
     def _scheduler_failure(self) -> dict[str, Any]:
+        log = self._logs / "scheduler.log"
+        try:
+            check_port(self._given.master_addr, self._given.master_port)
+        except PortTaken as taken:
+            return _failed(f"{taken}\n  Log: {log}", "port", None, RunError.exit_code, [])
         text = (
-            f"The scheduler process ({self._scheduler}) of node 0 is gone while its ranks were running.\n"
-            f"  Log: {self._logs / 'scheduler.log'}"
+            f"The scheduler process ({self._scheduler}) of node 0 is gone while its ranks were running.\n  Log: {log}"
         )
         return _failed(text, "scheduler", None, RunError.exit_code, self._standing())
 
     def _standing(self) -> list[dict[str, Any]]:
         pids = {state.rank: state.pid for state in read_states(self._logs, self._ranks)}
-        states = {rank: process_state(pid) for rank, pid in pids.items()}
-        return [{"rank": rank, "state": state} for rank, state in states.items() if state in ("T", "t", "D")]
+        beats = {beat.rank: beat.time for beat in read_beats(self._logs, self._ranks)}
+        now, standing = time.time(), []
+        for rank, pid in pids.items():
+            state = process_state(pid)
+            waits = state == "D" and now - beats.get(rank, now) > LONG_WAIT_S
+            if state in ("T", "t") or waits:
+                standing.append({"rank": rank, "state": state})
+        return standing
 
     def _report(self) -> None:
         self._events.flush()
         if self._is_due("ranks", RANKS_S):
             self._events.send("ranks", ranks=self._rank_reports())
         if self._is_due("disk", DISK_S):
-            self._events.send("disk", path=str(self._logs), free_bytes=shutil.disk_usage(self._logs).free)
+            self._tell_disk()
+        if (devices := self._devices.latest()) is not None:
+            self._events.send("devices", **devices)
+
+    def _tell_disk(self) -> None:
+        try:
+            free_bytes = shutil.disk_usage(self._logs).free
+        except OSError:  # the folder of a network file system can be away; the ranks will say so
+            return
+        self._events.send("disk", path=str(self._logs), free_bytes=free_bytes)
 
     def _is_due(self, name: str, every_s: float) -> bool:
         now = time.monotonic()
