@@ -41,7 +41,7 @@ Examples:
               help="May be given several times; all by default.")
 @click.option("--only", type=click.Choice(KIND_NAMES), help="Replay the jobs of this class alone.")
 @click.option("--queue", "queues", metavar="NAME=WEIGHT[,keep]", multiple=True,
-              help="For reclaim: a queue's weight (1), and whether it keeps what it borrowed. May be given several times.")
+              help="For reclaim: a queue's weight (1), and whether it keeps what it holds. May be repeated.")
 @click.option("--checkpoint-interval", "interval_s", metavar="SECONDS", type=click.FloatRange(0.001, 10**10),
               help="Of every job but inference, whatever the trace says.")
 @click.option("--plot", metavar="FILE.png", help="Also draw devices in use over time, and waiting times.")

@@ -66,7 +66,7 @@ def _waits(found: Sequence[Measures]) -> list[tuple[str, ...]]:
 
 def _hours(found: Sequence[Measures]) -> list[tuple[str, ...]]:
     kinds = list(found[0].useful_h)
-    rows = [("policy", *kinds, "lost", "restart", "idle", "nobody waits", "too few", "scattered")]
+    rows = [("policy", *kinds, "lost", "restart", "idle", "= nobody waits", "+ too few", "+ scattered")]
     for m in found:
         parts = (*m.useful_h.values(), sum(m.lost_h.values()), sum(m.restart_h.values()), sum(m.idle_h.values()),
                  *m.idle_h.values())  # fmt: skip

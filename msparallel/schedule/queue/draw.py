@@ -8,6 +8,7 @@ jobs waited, under all policies. It says that it is a simulation.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def draw_replays(path: str | Path, found: Sequence[tuple[Replay, Measures]], tit
 
     rows = -(-len(found) // 2)
     figure = Figure(figsize=(11, 2.1 * rows + 3.2), layout="constrained")
-    figure.suptitle(f"Simulation, not a measurement: {title}", fontsize="medium")
+    figure.suptitle(_drawable(f"Simulation, not a measurement: {title}"), fontsize="medium", x=0.01, ha="left")
     grid = figure.add_gridspec(rows + 1, 2, height_ratios=[1] * rows + [1.4])
     longest = max(replay.end_s for replay, _ in found)
     kinds = [kind for kind in KINDS if any(kind in measures.waits for _, measures in found)]
@@ -50,8 +51,7 @@ def draw_replays(path: str | Path, found: Sequence[tuple[Replay, Measures]], tit
             axes.set_ylabel("devices")
         if place // 2 == rows - 1:
             axes.set_xlabel(name)
-        if place == 0:
-            axes.legend(fontsize="x-small", loc="upper right")
+    first.figure.legend(*first.get_legend_handles_labels(), fontsize="small", loc="outside upper right", ncols=4)
     for place, (words, spare) in enumerate((("all but inference", False), ("inference", True))):
         axes = figure.add_subplot(grid[rows, place])
         for number, (replay, _) in enumerate(found):
@@ -61,7 +61,8 @@ def draw_replays(path: str | Path, found: Sequence[tuple[Replay, Measures]], tit
                 axes.step([0, *waits], [0, *parts], where="post", color=f"C{number}", linewidth=1.2,
                           label=replay.policy)  # fmt: skip
         axes.set_xscale("symlog", linthresh=0.1)
-        axes.set(ylim=(0, 1.02), xlabel="hours from submission to start, at most", title=f"jobs: {words}")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.set(ylim=(0, 1.02), xlabel=f"{words}: hours from submission to start, at most")
         axes.set_xlim(left=0)
         if place == 0:
             axes.set_ylabel("part of the jobs")
@@ -88,6 +89,12 @@ def binned(replay: Replay, until_s: float, bins: int = BINS) -> tuple[list[float
                 held[kind][place] += count * max(0.0, stop - start) / width
             start, place = max(start, stop), place + 1
     return [(place + 0.5) * width for place in range(bins)], held
+
+
+def _drawable(text: str) -> str:
+    """On lines that leave the legend its place; no formula, and no character that the font lacks."""
+    plain = text.encode("ascii", "replace").decode().replace("$", r"\$")
+    return "\n".join(textwrap.wrap(plain, 100))
 
 
 def _unit(longest_s: float) -> tuple[float, str]:

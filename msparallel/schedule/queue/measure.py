@@ -3,8 +3,8 @@
 In: a Replay. Out: Measures. The window is from the first submission to the end of the last job; capacity is all devices
 over it.
 
-    utilisation            useful device-seconds / capacity. Useful is work that counts: not what an eviction threw away,
-                           not restarts. The sum over all jobs is devices x duration_s, under every policy.
+    utilisation            useful device-seconds / capacity. Useful is work that counts: not what an eviction threw
+                           away, not restarts. The sum over all jobs is devices x duration_s, under every policy.
     without_inference      the same, of useful work of all classes but inference
     wait                   from submission to the first start (of the first replica); p95 is the smallest wait that 95 %
                            of the jobs do not exceed
@@ -14,8 +14,8 @@ over it.
     fairness               Jain's index of the speeds of queues, (sum x)^2 / (n sum x^2): 1 where all are alike, 1/n
                            where one has everything (Jain, Chiu, Hawe, DEC-TR-301, 1984)
 
-All work is done in the end, so a queue's share of device-hours is the trace's, whatever the policy; fairness is a matter
-of when.
+All work is done in the end, so a queue's share of device-hours is the trace's, whatever the policy; fairness is a
+matter of when.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ held how many devices when. Deterministic: the same input gives the same Replay.
 everything that happens at its moment.
 
 What a run does with its devices, in this order: restart (nothing where it is the first start of its piece), work that
-counts, and, where it is evicted, work after the last checkpoint, which is lost. Writing a checkpoint takes no time here,
-and neither does giving way.
+counts, and, where it is evicted, work after the last checkpoint, which is lost. Writing a checkpoint takes no time
+here, and neither does giving way.
 
 >>> from msparallel.schedule.queue.job import Cluster, Job
 >>> from msparallel.schedule.queue.policies import POLICIES
@@ -81,7 +81,7 @@ def replay(
     jobs: Sequence[Job], cluster: Cluster, policy: Policy, *, queues: Mapping[str, QueueRule] | None = None,
     progress: Callable[[], None] = lambda: None, watch: Watch = lambda state, decision: None,
 ) -> Replay:  # fmt: skip
-    """Names are unique and every job fits the cluster (`read_trace` sees to it). `progress` is called when a job ends."""
+    """Names are unique and every job fits the cluster (`read_trace` sees to it). `progress` is called as jobs end."""
     run = _Replaying(jobs, cluster, policy, queues or {}, progress, watch)
     run.env.run()
     left = [end.job.name for end in run.result.jobs if end.pieces_left]

@@ -1,8 +1,8 @@
 """What a policy sees when it decides, and what it answers.
 
-In: pieces that wait and run, free devices. Out: Decisions. A piece is a whole gang or one replica. Every piece is in one
-of two lanes: *firm*, or *spare* where the policy lets it stand by. The firm lane is decided on as if nothing spare were
-there (`firm_nodes`); what a firm piece takes is cleared of spare runs.
+In: pieces that wait and run, free devices. Out: Decisions. A piece is a whole gang or one replica. Every piece is in
+one of two lanes: *firm*, or *spare* where the policy lets it stand by. The firm lane is decided on as if nothing spare
+were there (`firm_nodes`); what a firm piece takes is cleared of spare runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A trace of jobs, read from a CSV file.
 
-In: a file with a header, a job a row; lines that begin with # and empty lines are remarks. Out: Jobs, each of which some
+In: a file with a header, a job a row; lines that begin with # and empty lines are remarks. Out: Jobs, each of which the
 empty cluster has room for; or every problem with file and line. Nothing is guessed: a column that is not known is a
 problem, not ignored.
 
@@ -144,8 +144,8 @@ def _check_header(columns: list[str], line: int, file: str, problems: _Problems)
     for name, count in Counter(columns).items():
         if name not in COLUMNS:
             close = get_close_matches(name, COLUMNS, n=1)
-            problems.note(file, line, "column", name, "There is no such column, and none is ignored. "
-                          + (f"Is {close[0]} meant?" if close else f"The columns are {', '.join(COLUMNS)}."))  # fmt: skip
+            known = f"Is {close[0]} meant?" if close else f"The columns are {', '.join(COLUMNS)}."
+            problems.note(file, line, "column", name, f"There is no such column, and none is ignored. {known}")
         elif count > 1:
             problems.note(file, line, "column", name, f"It stands in the header {count} times.")
     missing = [name for name in REQUIRED if name not in columns]

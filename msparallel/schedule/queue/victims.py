@@ -1,8 +1,9 @@
 """Whom an eviction takes.
 
-In: a piece that has no room, and which runs it may push away. Out: its nodes and the fewest runs to evict, or None where
-evicting all of them would not do. Taken are those of the lowest priority, of these the cheapest: work since the last
-checkpoint and the restart, in device-seconds. A gang is evicted as a whole, on all its nodes.
+In: a piece that has no room, and which runs it may push away. Out: its nodes and the runs to evict, none of which can
+be spared, or None where evicting all of them would not do. Taken are those of the lowest priority, of these the
+cheapest: work since the last checkpoint and the restart, in device-seconds. A gang is evicted as a whole, on all its
+nodes.
 """
 
 from __future__ import annotations
