@@ -38,6 +38,7 @@ VERBS = {
     "import": "A MindFormers training YAML as a recipe.",
     "export": "A recipe as a MindFormers YAML.",
     "ranktable": "Make, check and compare rank tables.",
+    "kubernetes": "A recipe as a Kubernetes manifest, or a manifest against the rules.",
     "queue-simulate": "A trace of jobs under the policies of a queue: waiting, utilisation, lost work.",
 }
 """Verb -> what it does; its command is `command` in msparallel/cli/VERB.py, with _ for a dash, or VERB_.py for a word
