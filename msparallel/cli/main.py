@@ -32,6 +32,7 @@ VERBS = {
     "plan": "Memory, time and the best strategy, on paper.",
     "plan-evaluate": "The planner's estimates against published measurements.",
     "run": "Train: alone, by local workers, or this node's part.",
+    "launch": "Train on several machines from one place, after asking them all.",
     "dryrun": "Compile for a cluster that is not there, and report what each rank holds and sends.",
     "simulate": "Execute all ranks on a virtual cluster and compare with one device.",
     "diagnose": "Logs of a job that failed: the root cause, its evidence, what to do.",

@@ -112,7 +112,7 @@ def open_corpus(source: str, *, text_field: str = "text") -> Corpus:
 
     Raises UserError: no such file, a directory, a pattern that matches nothing, an unreadable file.
     """
-    files = _stdlib_files() if source == STDLIB else _find_files(source)
+    files = corpus_files(source)
     digest = hashlib.sha256()
     size_bytes = 0
     for path in files:
@@ -124,6 +124,11 @@ def open_corpus(source: str, *, text_field: str = "text") -> Corpus:
     return Corpus(
         source=source, files=tuple(files), text_field=text_field, size_bytes=size_bytes, sha256=digest.hexdigest()
     )
+
+
+def corpus_files(source: str) -> list[Path]:
+    """Files of `source` in reading order; nothing is hashed. Raises UserError as open_corpus does."""
+    return _stdlib_files() if source == STDLIB else _find_files(source)
 
 
 def document_hash(text: str) -> int:
