@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     with contextlib.ExitStack() as made:
         facts, listener = _facts(request, made)
         print(json.dumps(facts.to_json()), flush=True)
-        if listener is not None:
+        if request.node_rank == 0:
             _hold(listener, request.token)
     return 0
 
@@ -187,16 +187,17 @@ def _network(request: Request, made: contextlib.ExitStack) -> tuple[dict, socket
     return told, None
 
 
-def _hold(listener: socket.socket, token: str) -> None:
-    """Tell every caller the token, until the launcher closes our input."""
-    listener.setblocking(False)
+def _hold(listener: socket.socket | None, token: str) -> None:
+    """Keep the marker, and tell every caller the token, until the launcher closes our input."""
     deadline = time.monotonic() + HOLD_S
     with selectors.SelectSelector() as selector:  # also takes an input that is a file
-        selector.register(listener, selectors.EVENT_READ)
+        if listener is not None:
+            listener.setblocking(False)
+            selector.register(listener, selectors.EVENT_READ)
         selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
         while (left := deadline - time.monotonic()) > 0:
             for key, _ in selector.select(left):
-                if key.fileobj is not listener:
+                if listener is None or key.fileobj is not listener:
                     return  # the launcher sends nothing: this is the end of its pipe
                 with contextlib.suppress(OSError):  # the caller has gone again
                     connection, _ = listener.accept()
