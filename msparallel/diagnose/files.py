@@ -22,12 +22,13 @@ _BY_NAME: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"^sched(uler)?[_\w.-]*\.(log|txt)$"), "scheduler"),
     (re.compile(r"^plog-|^device-(os-)?\d+[_-]"), "plog"),
     (re.compile(r"^npu[-_]?smi"), "npu_smi"),
-    (re.compile(r"^(dmesg|messages|syslog|kern(\.log)?|kmsg)\b"), "dmesg"),
+    (re.compile(r"^((vmcore-)?dmesg|messages|syslog|kern(\.log)?|kmsg|host_kernel)\b"), "dmesg"),
     (re.compile(r"(^|[_-])(worker|rank)[_-]?\d+([._-]|$)"), "worker"),
 )
 _BY_HEAD: tuple[tuple[re.Pattern[bytes], Kind], ...] = (
     (re.compile(rb"^[|+][^\n]*npu-smi|^\|\s*NPU\s+Name|^\s*NPU ID\s+:\s*\d|^dcmi module initialize", re.M), "npu_smi"),
-    (re.compile(rb"^\w{3} +\d+ \d\d:\d\d:\d\d \S+ \S+:|^\[ *\d+\.\d{6}\] |^<\d+>\[", re.M), "dmesg"),
+    (re.compile(rb"^\w{3} +\d+ \d\d:\d\d:\d\d \S+ \S+:|^\[ *\d+\.\d{6}\] |^<\d+>\["
+                rb"|^\[[\d.:-]{20,30}\] \[ascend\] ", re.M), "dmesg"),
 )
 _RANK = re.compile(r"(?:^|[_-])(?:worker|rank)[_-]?(\d{1,6})(?=[._-]|$)")
 _RANK_FOLDER = re.compile(r"^rank[_-]?(\d{1,6})$")

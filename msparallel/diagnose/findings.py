@@ -3,28 +3,28 @@
 In: the scans of all files. Out: `Finding`s, the root cause first. How it is decided:
 
 1. Generic rules (a Python exception, an error code nobody knows) give way to exact ones in the same file.
-2. A time-out on many ranks with no cause beside it asks for a rank that says nothing: one that the others name, or
+2. An error line that no rule knows is an error where its process wrote nothing more, else a warning.
+3. A time-out on many ranks with no cause beside it asks for a rank that says nothing: one that the others name, or
    whose log ends before they gave up. That rank is the finding, `rank_went_silent`.
-3. A rule is a consequence where a rule that its `consequence_of` names is present and did not begin later than it, with
-   `CLOCKS_DIFFER_S` for machines whose clocks differ.
-4. What is left is ordered by severity, then by time; the first is the root cause.
+4. A rule is a consequence where a rule that its `consequence_of` names is present and did not begin later than it
+   (`explain.py`).
+5. What is left is ordered by severity, then by time; the first is the root cause.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import Any
 
+from msparallel.diagnose.explain import Seen, explanations
 from msparallel.diagnose.rule import Rule
-from msparallel.diagnose.scan import MOST_EVIDENCE, SYSLOG_YEAR, Evidence, Hit, Scan
+from msparallel.diagnose.scan import MOST_EVIDENCE, SAME_MOMENT_S, SYSLOG_YEAR, Evidence, Hit, Scan
 from msparallel.diagnose.times import as_year
 
-CLOCKS_DIFFER_S = 600.0
-"""Also the time in which a cause may be logged after its first consequence: a survivor can time out sooner than the
-process that causes it gets to writing."""
-SAME_MOMENT_S = 60.0
 SILENT_BEFORE_S = 5.0
 _SEVERITIES = ("error", "warning", "info")
 
@@ -66,38 +66,22 @@ def clock(time_s: float | None) -> str | None:
     return time.strftime("%m-%d %H:%M:%S" if told.tm_year <= SYSLOG_YEAR else "%Y-%m-%d %H:%M:%S", told)
 
 
-@dataclass
-class _Seen:
-    """A rule on a rank."""
-
-    hit: Hit
-    scan: Scan
-    order: int
-    rank: int | None
-
-    @property
-    def key(self) -> tuple[float, int, int]:
-        return (float("inf") if self.hit.time_s is None else self.hit.time_s, self.order, self.hit.line)
-
-
 def findings(scans: list[Scan], rules: tuple[Rule, ...]) -> list[Finding]:
     """All findings, the root cause first."""
     _put_year_in(scans)
-    pids = {scan.pid: scan.rank for scan in scans if scan.pid is not None and scan.rank is not None}
-    seen: dict[str, list[_Seen]] = {}
+    rank_of = _ranks_of_processes(scans)
+    seen: dict[str, list[Seen]] = {}
     for order, scan in enumerate(scans):
         for hit in _without_generic(scan):
-            rank = hit.rank if hit.rank is not None else scan.rank
-            if rank is None and "pid" in hit.groups:
-                rank = pids.get(int(hit.groups["pid"]))
-            seen.setdefault(hit.rule.id, []).append(_Seen(hit, scan, order, rank))
-    for group in seen.values():
-        group.sort(key=lambda one: one.key)
+            seen.setdefault(hit.rule.id, []).append(Seen(hit, scan, order, rank_of(scan, hit)))
+    for name, group in seen.items():
+        last_words = [one for one in group if one.is_last]
+        seen[name] = sorted(last_words if group[0].hit.rule.unknown and last_words else group, key=lambda one: one.key)
     by_id = {rule.id: rule for rule in rules}
-    explained = {name: _explanation(by_id[name], seen, by_id) for name in seen}
+    explained = explanations(seen)
     found = [_finding(by_id[name], group, explained[name]) for name, group in seen.items()]
     unexplained = [group for name, group in seen.items() if by_id[name].waits and explained[name] is None]
-    silent = _silent_rank(by_id.get("rank_went_silent"), [one for group in unexplained for one in group], scans)
+    silent = _silent_rank(by_id.get("rank_went_silent"), [one for group in unexplained for one in group], seen, scans)
     if silent is not None:
         follow = [finding.explained_by is None and finding.rule.may_follow(silent.rule) for finding in found]
         found = [_followed(finding, silent.rule.id) if follows else finding
@@ -106,6 +90,28 @@ def findings(scans: list[Scan], rules: tuple[Rule, ...]) -> list[Finding]:
     return sorted(found, key=lambda one: (one.explained_by is not None, _SEVERITIES.index(one.severity),
                                           float("inf") if one.time_s is None else one.time_s,
                                           place[one.rule.id]))  # fmt: skip
+
+
+def _ranks_of_processes(scans: list[Scan]) -> Callable[[Scan, Hit], int | None]:
+    """Which rank a hit speaks for: the one of its line, of its file, or of another file of the same process.
+
+    A process id is of one host: of several files with that id the one in the nearest folder counts.
+    """
+    of_pid: dict[int, list[tuple[tuple[str, ...], int]]] = {}
+    for scan in scans:
+        if scan.pid is not None and scan.rank is not None:
+            of_pid.setdefault(scan.pid, []).append((scan.file.path.parts, scan.rank))
+
+    def nearest(pid: int, parts: tuple[str, ...]) -> int | None:
+        known = of_pid.get(pid, ())
+        return max(known, key=lambda one: len(commonprefix([one[0], parts])), default=(parts, None))[1]
+
+    def rank_of(scan: Scan, hit: Hit) -> int | None:
+        rank = hit.rank if hit.rank is not None else scan.rank
+        pid = int(hit.groups["pid"]) if "pid" in hit.groups else scan.pid
+        return nearest(pid, scan.file.path.parts) if rank is None and pid is not None else rank
+
+    return rank_of
 
 
 def _put_year_in(scans: list[Scan]) -> None:
@@ -124,12 +130,14 @@ def _put_year_in(scans: list[Scan]) -> None:
 
 
 def _without_generic(scan: Scan) -> list[Hit]:
-    """Hits of a file; generic ones only where no exact one stands near or before."""
+    """Hits of a file: generic ones only where no exact one stands near or before; of two bursts of unknown lines the
+    one with which the process ended."""
     exact = [hit for hit in scan.hits.values() if not hit.rule.generic and hit.rule.severity == "error"]
-    if not exact:
-        return list(scan.hits.values())
-    first = min(exact, key=lambda hit: hit.line)
-    return [hit for hit in scan.hits.values() if not hit.rule.generic or _well_before(hit, first)]
+    if exact:
+        first = min(exact, key=lambda hit: hit.line)
+        return [hit for hit in scan.hits.values() if not hit.rule.generic or _well_before(hit, first)]
+    late = {name: hit for name, hit in scan.late_hits.items() if scan.ends_with(hit)}
+    return [late.get(name, hit) for name, hit in scan.hits.items()]
 
 
 def _well_before(hit: Hit, other: Hit) -> bool:
@@ -137,29 +145,12 @@ def _well_before(hit: Hit, other: Hit) -> bool:
     return known and hit.line < other.line and other.time_s - hit.time_s > SAME_MOMENT_S
 
 
-def _explanation(rule: Rule, seen: dict[str, list[_Seen]], by_id: dict[str, Rule]) -> str | None:
-    """The first of the rules that explain this one; a cause goes before another consequence."""
-    if not rule.consequence_of:
-        return None
-    able = [name for name in seen if by_id[name].severity == "error" and rule.may_follow(by_id[name])
-            and _in_time(seen[name][0], seen[rule.id][0])]  # fmt: skip
-    return min(able, key=lambda name: (bool(by_id[name].consequence_of), seen[name][0].key), default=None)
-
-
-def _in_time(cause: _Seen, effect: _Seen) -> bool:
-    """Whether a cause began early enough; a generic one, which may as well be the end of a process that waited, only
-    where it stands first."""
-    if cause.hit.time_s is None or effect.hit.time_s is None:
-        return not cause.hit.rule.generic or cause.key < effect.key
-    return cause.hit.time_s <= effect.hit.time_s + (0.0 if cause.hit.rule.generic else CLOCKS_DIFFER_S)
-
-
 def _followed(finding: Finding, by: str) -> Finding:
     return Finding(finding.rule, "info", finding.root_cause, finding.rank, finding.ranks, finding.time_s,
                    finding.evidence, by)  # fmt: skip
 
 
-def _finding(rule: Rule, group: list[_Seen], explained_by: str | None) -> Finding:
+def _finding(rule: Rule, group: list[Seen], explained_by: str | None) -> Finding:
     first = group[0]
     evidence = list(first.hit.evidence)
     for other in group[1:]:
@@ -168,7 +159,7 @@ def _finding(rule: Rule, group: list[_Seen], explained_by: str | None) -> Findin
     groups: dict[str, str] = {}
     for one in group:
         groups = {**one.hit.groups, **groups}
-    return Finding(rule, rule.severity if explained_by is None else "info", _text(rule, groups), _blamed(group),
+    return Finding(rule, first.severity if explained_by is None else "info", _text(rule, groups), _blamed(group),
                    tuple(ranks), first.hit.time_s, tuple(evidence[:MOST_EVIDENCE]), explained_by)  # fmt: skip
 
 
@@ -181,23 +172,29 @@ def _text(rule: Rule, groups: dict[str, str]) -> str:
         return rule.root_cause
 
 
-def _blamed(group: list[_Seen]) -> int | None:
-    """The rank that others wait for, where they name one that does not wait itself; else the first that failed."""
+def _blamed(group: list[Seen]) -> int | None:
+    """The rank that others wait for, where they name one that does not wait itself, or waits for nobody by name; else
+    the first that failed."""
     waiting = {one.rank for one in group}
+    naming = {one.rank for one in group if one.hit.peers}
     peers: Counter[int] = Counter()
     for one in group:
         peers.update(dict.fromkeys(one.hit.peers, 1))
-    named = [peer for peer, _ in peers.most_common() if peer not in waiting]
-    return named[0] if named else next((one.rank for one in group if one.rank is not None), None)
+    for known in (waiting, naming):
+        named = [peer for peer, _ in peers.most_common() if peer not in known]
+        if named:
+            return named[0]
+    return next((one.rank for one in group if one.rank is not None), None)
 
 
-def _silent_rank(rule: Rule | None, waits: list[_Seen], scans: list[Scan]) -> Finding | None:
+def _silent_rank(rule: Rule | None, waits: list[Seen], seen: dict[str, list[Seen]],
+                 scans: list[Scan]) -> Finding | None:  # fmt: skip
     """A rank that the others wait for and that says nothing."""
     if rule is None or not waits:
         return None
     waits = sorted(waits, key=lambda one: one.key)
-    with_errors = [scan for scan in scans if any(hit.rule.severity == "error" for hit in scan.hits.values())]
-    failed = {one.rank for one in waits} | {scan.rank for scan in with_errors}
+    failed = {one.rank for group in seen.values() for one in group if one.severity == "error"}
+    failed |= {scan.rank for scan in scans if any(hit.rule.severity == "error" for hit in scan.hits.values())}
     logs: dict[int, Scan] = {}
     for scan in scans:
         if scan.rank is not None and (scan.file.kind == "worker" or scan.rank not in logs):

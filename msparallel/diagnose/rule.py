@@ -22,7 +22,7 @@ Kind = Literal["worker", "scheduler", "plog", "dmesg", "npu_smi", "log"]
 """`log` is text that neither its name nor its head tells apart; all patterns are tried on it."""
 PatternKind = Literal["any_log", "worker", "scheduler", "plog", "dmesg", "npu_smi"]
 ANY_LOG = ("worker", "scheduler", "plog")
-SHORTEST_LITERAL = 5
+SHORTEST_LITERAL = 4
 CAUSES = "causes"
 """In `consequence_of`: every rule that does not itself name `causes`."""
 
@@ -67,6 +67,9 @@ class Rule(_Strict):
         consequence_of: rules that explain this one where they are present; empty for what is always a cause.
         waits: this is a time-out: a rank waited for another one, so a silent rank explains it.
         generic: counts only in files in which no other rule finds an error about the same time.
+        unknown: says that something failed and not what; it explains the time-outs of others only where it stands well
+            before them. With severity `warning` it becomes an error where its process wrote nothing more.
+        sums_up: says only that something failed before; any other error of its file, or one before it, explains it.
         detail: a sentence with `{group}` of the patterns; left out where a group was not seen.
         remedy: what to do, in order.
         source: where the text of the message was read.
@@ -84,6 +87,8 @@ class Rule(_Strict):
     consequence_of: tuple[str, ...] = ()
     waits: bool = False
     generic: bool = False
+    unknown: bool = False
+    sums_up: bool = False
     concluded: bool = False
     examples: tuple[Example, ...] = ()
     not_examples: tuple[Example, ...] = ()
@@ -92,6 +97,8 @@ class Rule(_Strict):
     def _whole(self) -> Rule:
         if self.concluded == bool(self.patterns):
             raise ValueError("a rule has patterns, or is concluded")
+        if (self.unknown or self.sums_up) and not self.generic:
+            raise ValueError("what is unknown, or sums up, is generic")
         if self.patterns and not (self.examples and self.not_examples):
             raise ValueError("a rule with patterns has an example of each sort")
         return self
@@ -145,7 +152,7 @@ def checked(found: tuple[Rule, ...]) -> tuple[Rule, ...]:
     return found
 
 
-FILES = ("start", "communication", "device", "host", "framework")
+FILES = ("start", "communication", "device", "host", "cluster", "framework", "unknown")
 """The files of `faults/`, the most exact rules first."""
 
 

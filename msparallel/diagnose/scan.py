@@ -21,16 +21,28 @@ from msparallel.errors import printable, short
 MOST_EVIDENCE = 3
 """Lines kept for a rule in a file."""
 MOST_PEERS = 4096
+LONGEST_RANK = 6
+"""Digits; more is no rank."""
 LONGEST_TEXT = 400
 SYSLOG_YEAR = 2000
 """Syslog lines have no year; a leap year, so that 29 February exists. `findings.py` puts the job's year in."""
 _LOOK_BACK_BYTES = 4096
 
-_QUIET = re.compile(rb"^.{0,12}\[(?:WARNING|INFO|DEBUG|EVENT|TRACE)\]|^.{0,160}?[\s-](?:INFO|DEBUG) (?:-|\[|\()")
-_LINE_RANK = re.compile(rb"RankID:(\d{1,6})|^\[rank(\d{1,6})\]")
-_IDENTITY = ("rankNum[",)
+_LEVEL = re.compile(rb"(?<![A-Za-z.])(?:(INFO|WARNING|WARN|DEBUG|TRACE|EVENT|NOTICE|level=(?:info|warning|debug))"
+                    rb"|ERROR|CRITICAL|FATAL|EXCEPTION|level=(?:error|fatal)|\w*(?:Error|Exception):)(?![A-Za-z])")  # fmt: skip
+"""The first level in a line, in the forms of MindSpore, CANN, Python's logging, vLLM and Go; group 1 is a quiet one."""
+_QUIET_LETTER = re.compile(rb"^(?:\(.{1,80}?\) )?(?:\[rank\d{1,6}\]: ?)?\[?[WI]\d{0,4} (?:\d\d:\d\d:\d\d[.\d]*|[\w.]{1,60}:\d+\])")
+"""A level of one letter: `[W530 17:44:21.4 compiler_depend.ts:526]`, `[W OpCommand.cpp:88]`, `I0709 20:08:32.572540`."""
+_LEVEL_BYTES = 160
+_LINE_RANK = re.compile(rb"RankID:(\d{1,6})\b|\[rank(\d{1,6})\]|^\(\w{1,40} rank=(\d{1,6}) pid=")
+_IDENTITY = ("rankNum[", "RankID:", "[rank")
 _OWN_RANK = re.compile(rb"rankNum\[\d+\], ?rank\[(\d{1,6})\]")
+_TOLD_RANK = re.compile(rb"RankID:(\d{1,6})\b|\[rank(\d{1,6})\]:")
 _PID = re.compile(rb"^\[[A-Z]+\] ?[A-Z_]+\((\d{1,9})[,:]", re.M)
+_NAME_PID = re.compile(r"^(?:plog|device)-(\d{1,9})_")
+SAME_MOMENT_S = 60.0
+SAME_MOMENT_LINES = 400
+"""What stands so close belongs together: by the stamps, or by lines where there is no stamp."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,8 @@ class Hit:
         rank: the rank that the first line names, else None.
         time_s: stamp of the first line, or of the nearest line before it; None where there is none.
         count: lines.
+        end_line: number of the last line.
+        end_s: its stamp; kept for rules that are `unknown`.
         groups: named groups of the first line that has each.
         peers: rank that is waited for -> lines.
     """
@@ -58,6 +72,8 @@ class Hit:
     rank: int | None
     time_s: float | None
     count: int = 0
+    end_line: int = 0
+    end_s: float | None = None
     evidence: list[Evidence] = field(default_factory=list)
     groups: dict[str, str] = field(default_factory=dict)
     peers: Counter[int] = field(default_factory=Counter)
@@ -72,7 +88,10 @@ class Scan:
     """What one file says.
 
     Attributes:
-        rank: by its name, else by what HCCL writes when a communicator is made.
+        rank: by its name, else by what HCCL writes when a communicator is made, else the only one that its lines name.
+        pid: by its name, else by its first lines.
+        hits: by rule; of a rule that is `unknown` the first burst of lines.
+        late_hits: of such a rule the last burst, where it is another one.
         last: its last line that is not empty.
         last_s: the last stamp.
         stopped: why its rest could not be read.
@@ -84,9 +103,17 @@ class Scan:
     lines: int = 0
     bytes_read: int = 0
     hits: dict[str, Hit] = field(default_factory=dict)
+    late_hits: dict[str, Hit] = field(default_factory=dict)
+    told_ranks: set[int] = field(default_factory=set)
     last: Evidence | None = None
     last_s: float | None = None
     stopped: str | None = None
+
+    def ends_with(self, hit: Hit) -> bool:
+        """Whether a hit is among the last things that the file says."""
+        if hit.end_s is not None and self.last_s is not None:
+            return self.last_s - hit.end_s <= SAME_MOMENT_S
+        return self.lines - hit.end_line <= SAME_MOMENT_LINES
 
 
 class Wanted:
@@ -124,18 +151,21 @@ class _Matcher:
 
 def scan(file: LogFile, wanted: Wanted, progress: Callable[[int], object] = lambda count: None) -> Scan:
     """Read a file once; `progress` is told the bytes of each block."""
-    found = Scan(file, file.rank)
+    named = _NAME_PID.match(file.path.name)
+    found = Scan(file, file.rank, int(named[1]) if named else None)
     lines, matchers = wanted.of(file.kind)
     year = SYSLOG_YEAR if file.kind in ("dmesg", "log") else None
     try:
         for block in blocks(file.path):
-            if not found.bytes_read and (pid := _PID.search(block[:_LOOK_BACK_BYTES])):
+            if found.pid is None and not found.bytes_read and (pid := _PID.search(block[:_LOOK_BACK_BYTES])):
                 found.pid = int(pid[1])
             _scan_block(found, block, lines, matchers, year)
             found.bytes_read += len(block)
             progress(len(block))
     except Unreadable as reason:
         found.stopped = str(reason)
+    if found.rank is None and len(found.told_ranks) == 1:
+        found.rank = next(iter(found.told_ranks))
     return found
 
 
@@ -160,38 +190,66 @@ def _scan_block(found: Scan, block: bytes, lines: Prefilter, matchers: list[_Mat
 def _look_at(found: Scan, block: bytes, begin: int, end: int, line: int, matchers: list[_Matcher],
              year: int | None) -> None:  # fmt: skip
     text = block[begin:end]
-    quiet = _QUIET.match(text) is not None
-    if found.rank is None and (own := _OWN_RANK.search(text)):
-        found.rank = int(own[1])
+    quiet = _is_quiet(text)
+    if found.rank is None:
+        _learn_rank(found, text)
     for matcher in matchers:
         groups = matcher.groups(text, quiet) if matcher.literal in text else None
         if groups is None:
             continue
-        hit = found.hits.get(matcher.rule.id)
-        if hit is None:
+        rule = matcher.rule
+        hit = found.hits.get(rule.id)
+        if hit is None or rule.unknown:
             near = stamps(text, year)
             time_s = near[0][1] if near else last_stamp(block[max(0, begin - _LOOK_BACK_BYTES) : begin], year)
-            hit = Hit(matcher.rule, _rank_in(text, groups), found.last_s if time_s is None else time_s)
-            found.hits[matcher.rule.id] = hit
+            time_s = found.last_s if time_s is None else time_s
+            if hit is None:
+                hit = found.hits[rule.id] = Hit(rule, _rank_in(text, groups), time_s)
+            elif _is_later(hit, line, time_s):
+                hit = found.late_hits.get(rule.id)
+                if hit is None or _is_later(hit, line, time_s):
+                    hit = found.late_hits[rule.id] = Hit(rule, _rank_in(text, groups), time_s)
+            hit.end_s = time_s
         _add(hit, found.file.name, line, text, groups)
+
+
+def _is_quiet(text: bytes) -> bool:
+    """Whether a line is of level WARNING or below, as far as it says so."""
+    level = _LEVEL.search(text, 0, _LEVEL_BYTES)
+    return (level is not None and level[1] is not None) or _QUIET_LETTER.match(text) is not None
+
+
+def _learn_rank(found: Scan, text: bytes) -> None:
+    if own := _OWN_RANK.search(text):
+        found.rank = int(own[1])
+    elif len(found.told_ranks) < 2 and (told := _TOLD_RANK.search(text)):
+        found.told_ranks.add(int(told[1] or told[2]))
+
+
+def _is_later(hit: Hit, line: int, time_s: float | None) -> bool:
+    """Whether a line belongs to another burst than the hit's last line."""
+    if time_s is None or hit.end_s is None:
+        return line - hit.end_line > SAME_MOMENT_LINES
+    return time_s - hit.end_s > SAME_MOMENT_S
 
 
 def _rank_in(text: bytes, groups: dict[str, bytes]) -> int | None:
     if "rank" in groups:
         return int(groups["rank"])
-    named = _LINE_RANK.search(text)
-    return int(named[1] or named[2]) if named else None
+    named = _LINE_RANK.search(text, 0, _LEVEL_BYTES)
+    return int(named[1] or named[2] or named[3]) if named else None
 
 
 def _add(hit: Hit, name: str, line: int, text: bytes, groups: dict[str, bytes]) -> None:
-    if not hit.evidence or hit.evidence[-1].line != line:
+    if not hit.evidence or hit.end_line != line:
         hit.count += 1
+        hit.end_line = line
         if len(hit.evidence) < MOST_EVIDENCE:
             hit.evidence.append(Evidence(name, line, shown(text)))
     for key, value in groups.items():
         hit.groups.setdefault(key, short(shown(value), 120))
-    for peer in re.findall(rb"\d{1,6}", groups.get("peer", b"")):
-        if len(hit.peers) < MOST_PEERS:
+    for peer in re.findall(rb"\d+", groups.get("peer", b"")):
+        if len(hit.peers) < MOST_PEERS and len(peer) <= LONGEST_RANK:  # 4294967295 is HCCL's word for none
             hit.peers[int(peer)] += 1
 
 

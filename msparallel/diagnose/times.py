@@ -1,8 +1,8 @@
 """Time stamps of log lines as seconds, to be compared with each other.
 
 In: bytes of log text. Out: seconds since 1970 as the writing machine's clock shows them, with no regard to time zones.
-The forms: `2025-03-10-09:40:12.444.000` (MindSpore, CANN), `2025-03-10 09:40:12,444` (Python's logging, ISO),
-`Aug  1 08:38:31` (syslog; it has no year, so it is compared only within its own kind).
+The forms: `2025-03-10-09:40:12.444.000` (MindSpore, CANN), `2025-03-10 09:40:12,444` (Python's logging, ISO; Go's
+has slashes), `Aug  1 08:38:31` (syslog; it has no year, so it is compared only within its own kind).
 
 >>> stamps(b"[ERROR] ME(1:2,MainProcess):2025-03-10-09:40:12.444.000 [a.py:1] x")
 [(28, 1741599612.444)]
@@ -14,7 +14,7 @@ import re
 import time
 from calendar import timegm
 
-_FULL = re.compile(rb"(20\d\d)-(\d\d)-(\d\d)[-T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{3})(?:\.?(\d{3}))?)?")
+_FULL = re.compile(rb"(20\d\d)[-/](\d\d)[-/](\d\d)[-T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{3})(?:\.?(\d{3}))?)?")
 _SYSLOG = re.compile(rb"^(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d{1,2}) (\d\d):(\d\d):(\d\d) ", re.M)
 _MONTHS = (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec")
 
