@@ -1,10 +1,11 @@
 """What a pod waits for before its job starts: `python -m msparallel.schedule.before_start --host NAME --wait 1800`.
 
-In: a host name, and/or where a rank table will stand and where to put it. Out: exit code 0 once the name resolves and the
-table is whole and copied; 1 after so many seconds, saying what is still missing; 2 for a table that is wrong.
+In: a host name, and/or where a rank table will stand and where to put it. Out: exit code 0 once the name resolves and
+the table is whole and copied; 1 after so many seconds, saying what is still missing; 2 for a table that is wrong.
 
-A name is asked for again and again: the record of a pod appears when the pod has an address, and a resolver may remember
-for half a minute that there was none. A rank table that ascend-operator still writes has the status `initializing`.
+A name is asked for again and again: the record of a pod appears when the pod has an address, and a resolver may
+remember for half a minute that there was none. A rank table that ascend-operator still writes has the status
+`initializing`.
 """
 
 from __future__ import annotations

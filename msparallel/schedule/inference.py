@@ -1,8 +1,8 @@
 """A recipe's server as a Deployment that waits in a queue and gives way.
 
-In: a Plan with a `serve` section, a Request. Out: the recipe's ConfigMap, a Deployment, a Service. Its pods are scheduled
-by Volcano, which puts pods without a job into a group of their own and reads their queue from an annotation (source:
-volcano-sh/volcano pkg/controllers/podgroup).
+In: a Plan with a `serve` section, a Request. Out: the recipe's ConfigMap, a Deployment, a Service. Its pods are
+scheduled by Volcano, which puts pods without a job into a group of their own and reads their queue from an annotation
+(source: volcano-sh/volcano pkg/controllers/podgroup).
 """
 
 from __future__ import annotations
@@ -27,14 +27,19 @@ def inference_documents(plan: Plan, request: Request, recipe_text: str) -> list[
     if request.priority_class:
         spec["priorityClassName"] = request.priority_class
     pods = template(
-        plan, request, command, container="server", component="server", extra=spec,
+        plan,
+        request,
+        command,
+        container="server",
+        component="server",
+        extra=spec,
         annotations={
             "scheduling.volcano.sh/queue-name": request.queue,
             "volcano.sh/preemptable": Noted("true", "a job that is entitled to the devices may have them"),
         },
         ports=[{"name": "http", "containerPort": port}],
         probe={"tcpSocket": {"port": "http"}, "periodSeconds": 5},
-    )  # fmt: skip
+    )
     return [
         recipe_map(plan, request, recipe_text),
         {

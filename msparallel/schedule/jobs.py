@@ -3,8 +3,8 @@
 In: a Plan, a Request without problems. Out: the documents of its manifest, in the order in which they are applied.
 
 What each tells its pods (sources: volcano-sh/volcano pkg/controllers/job/plugins/{env,svc}; Ascend/mind-cluster
-component/ascend-operator/pkg/controllers/v1/{env,pod}.go; mindspore-ai/ms-operator pkg/controllers/v1):
-Volcano VC_TASK_INDEX, and a Service so that pod i is NAME-worker-i.NAME; ascend-operator MS_SCHED_HOST (the address of a
+component/ascend-operator/pkg/controllers/v1/{env,pod}.go; mindspore-ai/ms-operator pkg/controllers/v1): Volcano
+VC_TASK_INDEX, and a Service so that pod i is NAME-worker-i.NAME; ascend-operator MS_SCHED_HOST (the address of a
 Service), MS_SCHED_PORT, MS_WORKER_NUM, MS_NODE_RANK and MS_ROLE, all of them only where there is a Scheduler.
 """
 
@@ -70,7 +70,9 @@ def _job_labels(plan: Plan, request: Request) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {
         "ring-controller.atlas": chip.ring,
-        "fault-scheduling": Noted("grace", "MindCluster: a pod on a device that fails is deleted, with its time to end"),
+        "fault-scheduling": Noted(
+            "grace", "MindCluster: a pod on a device that fails is deleted, with its time to end"
+        ),
     }
     if chip.retries:
         found["fault-retry-times"] = Noted(str(request.retries), "and a job whose process failed starts again")
@@ -111,15 +113,18 @@ def _vcjob(plan: Plan, request: Request) -> dict[str, Any]:
         **({"plugins": plugins} if several else {}),
         "policies": Noted(
             [{"events": ["PodEvicted", "PodFailed"], "action": "RestartJob"}],
-            "ranks cannot go on without one another; all start again, and go on from the last checkpoint"),
-        "tasks": [{
-            "name": "worker",
-            "replicas": plan.nodes,
-            "minAvailable": plan.nodes,
-            "policies": [{"event": "TaskCompleted", "action": "CompleteJob"}],
-            "template": pods,
-        }],
-    }  # fmt: skip
+            "ranks cannot go on without one another; all start again, and go on from the last checkpoint",
+        ),
+        "tasks": [
+            {
+                "name": "worker",
+                "replicas": plan.nodes,
+                "minAvailable": plan.nodes,
+                "policies": [{"event": "TaskCompleted", "action": "CompleteJob"}],
+                "template": pods,
+            }
+        ],
+    }
     return {
         "apiVersion": "batch.volcano.sh/v1alpha1",
         "kind": "Job",
@@ -133,13 +138,13 @@ def _ascendjob(plan: Plan, request: Request) -> list[dict[str, Any]]:
     head = f"{request.name}.{request.namespace}"
     host: Env | str = head if request.host_network and not alone else Env("MS_SCHED_HOST")
     command = train_command(plan, rank=Env("MS_NODE_RANK"), address=host, port=Env("MS_SCHED_PORT"))
-    worker = template(plan, request, _with_table(request, command),
-                      wait_for=head if host == head else None)  # fmt: skip
+    worker = template(plan, request, _with_table(request, command), wait_for=head if host == head else None)
     replicas: dict[str, Any] = {}
     documents: list[dict[str, Any]] = []
     if not alone:
-        replicas["Scheduler"] = Noted(_replica(1, _scheduler(plan, request)),
-                                      "MindSpore's scheduler, which has no use for devices")  # fmt: skip
+        replicas["Scheduler"] = Noted(
+            _replica(1, _scheduler(plan, request)), "MindSpore's scheduler, which has no use for devices"
+        )
     if host == head:
         documents.append(_scheduler_service(request))
     replicas["Worker"] = _replica(plan.nodes, worker)
@@ -148,26 +153,34 @@ def _ascendjob(plan: Plan, request: Request) -> list[dict[str, Any]]:
         "queue": request.queue,
         **({"priorityClass": request.priority_class} if request.priority_class else {}),
     }
-    documents.append({
-        "apiVersion": "mindxdl.gitee.com/v1",
-        "kind": "AscendJob",
-        "metadata": {**metadata(request, "job", framework="mindspore", **_job_labels(plan, request)),
-                     **_job_annotations(plan)},
-        "spec": {
-            "schedulerName": "volcano",
-            "runPolicy": {
-                "backoffLimit": request.retries,
-                "schedulingPolicy": Noted(policy, "read where ascend-operator runs with gang scheduling on"),
+    documents.append(
+        {
+            "apiVersion": "mindxdl.gitee.com/v1",
+            "kind": "AscendJob",
+            "metadata": {
+                **metadata(request, "job", framework="mindspore", **_job_labels(plan, request)),
+                **_job_annotations(plan),
             },
-            "successPolicy": "AllWorkers",
-            "replicaSpecs": replicas,
-        },
-    })  # fmt: skip
+            "spec": {
+                "schedulerName": "volcano",
+                "runPolicy": {
+                    "backoffLimit": request.retries,
+                    "schedulingPolicy": Noted(policy, "read where ascend-operator runs with gang scheduling on"),
+                },
+                "successPolicy": "AllWorkers",
+                "replicaSpecs": replicas,
+            },
+        }
+    )
     return documents
 
 
 def _replica(count: int, pods: dict[str, Any]) -> dict[str, Any]:
-    return {"replicas": count, "restartPolicy": Noted("Never", "the job starts again, not a single pod"), "template": pods}
+    return {
+        "replicas": count,
+        "restartPolicy": Noted("Never", "the job starts again, not a single pod"),
+        "template": pods,
+    }
 
 
 def _scheduler(plan: Plan, request: Request) -> dict[str, Any]:
@@ -186,13 +199,16 @@ def _scheduler_service(request: Request) -> dict[str, Any]:
         "kind": "Service",
         "metadata": metadata(request, "scheduler"),
         "spec": {
-            "clusterIP": Noted("None", "the name resolves to the scheduler pod itself. An address of a Service is local to "
-                               "every node where kube-proxy runs in IPVS mode, and msrun would be master on each"),
+            "clusterIP": Noted(
+                "None",
+                "the name resolves to the scheduler pod itself. An address of a Service is local to "
+                "every node where kube-proxy runs in IPVS mode, and msrun would be master on each",
+            ),
             "publishNotReadyAddresses": True,
             "selector": labels(request, "scheduler"),
             "ports": [{"name": "scheduler", "port": OPERATOR_PORT}],
         },
-    }  # fmt: skip
+    }
 
 
 def _msjob(plan: Plan, request: Request) -> dict[str, Any]:

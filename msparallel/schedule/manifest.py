@@ -71,7 +71,10 @@ def _shared(plan: Plan, request: Request) -> list[Any]:
     found: list[Any] = []
     chip = chip_of(plan)
     if request.priority_class:
-        found.append(priority_class(request.priority_class, TRAIN_PRIORITY, preempts=True,
-                                    description="takes the place of lower jobs"))  # fmt: skip
+        found.append(
+            priority_class(
+                request.priority_class, TRAIN_PRIORITY, preempts=True, description="takes the place of lower jobs"
+            )
+        )
     deserved = {chip.resource: str(plan.world_size)} if chip else None
     return [*found, queue(request.queue, weight=1, reclaimable=True, deserved=deserved)]

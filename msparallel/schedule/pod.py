@@ -1,7 +1,8 @@
 """The pods of a job: containers, volumes, what they are told.
 
 In: a Plan, a Request, a command. Out: a pod template as plain values, with comments. Nothing runs through a shell:
-`$(NAME)` in an argument is put in by Kubernetes from the container's environment, and a `$` of a recipe's own is doubled.
+`$(NAME)` in an argument is put in by Kubernetes from the container's environment, and a `$` of a recipe's own is
+doubled.
 
 >>> words(["msrun", Env("VC_TASK_INDEX"), "data.corpus=$HOME/x"])
 ['msrun', '$(VC_TASK_INDEX)', 'data.corpus=$$HOME/x']
@@ -121,14 +122,17 @@ def template(
     spec: dict[str, Any] = {
         **(extra or {}),
         "terminationGracePeriodSeconds": GRACE_S,
-        "shareProcessNamespace": Noted(True, "process 1 does not hear SIGTERM unless it asks to, and msrun does not: "
-                                       "so another one is process 1"),
+        "shareProcessNamespace": Noted(
+            True, "process 1 does not hear SIGTERM unless it asks to, and msrun does not: so another one is process 1"
+        ),
         "automountServiceAccountToken": Noted(False, "training has nothing to ask the API server"),
         "enableServiceLinks": False,
-    }  # fmt: skip
+    }
     if host:
         spec["hostNetwork"] = True
-        spec["dnsPolicy"] = Noted("ClusterFirstWithHostNet", "else the names of Services are not known on the host network")
+        spec["dnsPolicy"] = Noted(
+            "ClusterFirstWithHostNet", "else the names of Services are not known on the host network"
+        )
     spec["nodeSelector"] = _node_selector(request, chip)
     if npus and plan.nodes > 1:
         spec["affinity"] = _apart(request)
@@ -180,15 +184,32 @@ def _container(
 def _environment(plan: Plan, chip: Chip | None, host: bool) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     if chip:
-        found.append({"name": "ASCEND_VISIBLE_DEVICES", "valueFrom": Noted(
-            {"fieldRef": {"fieldPath": f"metadata.annotations['{chip.resource}']"}},
-            "what MindCluster's scheduler chose; another scheduler writes no such annotation: then leave this out")})  # fmt: skip
+        found.append(
+            {
+                "name": "ASCEND_VISIBLE_DEVICES",
+                "valueFrom": Noted(
+                    {"fieldRef": {"fieldPath": f"metadata.annotations['{chip.resource}']"}},
+                    "MindCluster's scheduler writes what it chose; with another one leave this out",
+                ),
+            }
+        )
         if plan.recipe.train is not None:
-            found.append({"name": "ASCEND_PROCESS_LOG_PATH", "value": Noted(
-                posixpath.join(JOB_DIR, str(logs_dir(plan)), "plog"), "CANN's logs outlive the pod")})  # fmt: skip
+            found.append(
+                {
+                    "name": "ASCEND_PROCESS_LOG_PATH",
+                    "value": Noted(posixpath.join(JOB_DIR, str(logs_dir(plan)), "plog"), "CANN's logs outlive the pod"),
+                }
+            )
     if host:
-        found.append({"name": "HCCL_IF_IP", "valueFrom": Noted(
-            {"fieldRef": {"fieldPath": "status.hostIP"}}, "only on the host network: a pod's own is not its host's")})  # fmt: skip
+        found.append(
+            {
+                "name": "HCCL_IF_IP",
+                "valueFrom": Noted(
+                    {"fieldRef": {"fieldPath": "status.hostIP"}},
+                    "only on the host network: a pod's own is not its host's",
+                ),
+            }
+        )
     return found
 
 
@@ -221,10 +242,14 @@ def _before_start(request: Request, wait_for: str | None, *, rank_table: bool) -
         why.append("msrun fails at once where its master's name does not resolve yet")
     if rank_table:
         command += ["--table", f"{TABLE_DIR}/hccl.json", "--copy", TABLE_COPY]
-        mounts = [{"name": "rank-table", "mountPath": TABLE_DIR, "readOnly": True},
-                  {"name": "run", "mountPath": posixpath.dirname(TABLE_COPY)}]  # fmt: skip
-        why.append("A rank table is `initializing` at first; in a ConfigMap's volume it is a symbolic link, which is not "
-                   "read as a rank table: a file is made of it")  # fmt: skip
+        mounts = [
+            {"name": "rank-table", "mountPath": TABLE_DIR, "readOnly": True},
+            {"name": "run", "mountPath": posixpath.dirname(TABLE_COPY)},
+        ]
+        why.append(
+            "A rank table is `initializing` at first; in a ConfigMap's volume it is a symbolic link, which is not "
+            "read as a rank table: a file is made of it"
+        )
     found: dict[str, Any] = {
         "name": "before-start",
         "image": request.image,
@@ -237,8 +262,11 @@ def _before_start(request: Request, wait_for: str | None, *, rank_table: bool) -
 
 def _volumes(plan: Plan, request: Request, chip: Chip | None, trains: bool) -> list[dict[str, Any]]:
     gib = SHARED_MEMORY_GIB * plan.devices_per_node
-    job = ({"persistentVolumeClaim": {"claimName": request.claim}} if request.claim
-           else {"hostPath": {"path": request.host_path, "type": "Directory"}})  # fmt: skip
+    job = (
+        {"persistentVolumeClaim": {"claimName": request.claim}}
+        if request.claim
+        else {"hostPath": {"path": request.host_path, "type": "Directory"}}
+    )
     found: list[dict[str, Any]] = [
         {"name": "recipe", "configMap": {"name": f"{request.name}-recipe"}},
         {"name": "job", **job},

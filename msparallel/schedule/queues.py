@@ -1,12 +1,12 @@
 """Queues and priorities: whose devices they are, and who lends them.
 
-In: names and numbers. Out: Queue, PriorityClass, and the scheduler configuration without which both do nothing. Volcano's
-own default runs only `enqueue, allocate, backfill`; `preempt` lets a job take the place of a lower one in its queue,
-`reclaim` lets a queue take back what another one borrowed.
+In: names and numbers. Out: Queue, PriorityClass, and the scheduler configuration without which both do nothing.
+Volcano's own default runs only `enqueue, allocate, backfill`; `preempt` lets a job take the place of a lower one in
+its queue, `reclaim` lets a queue take back what another one borrowed.
 
 Sources, volcano-sh/volcano: installer/helm/chart/volcano/config, pkg/scheduler/actions/{preempt,reclaim},
-pkg/scheduler/plugins/{gang,capacity,proportion,overcommit}, pkg/scheduler/framework/session_plugins.go (the first tier in
-which a plugin names victims decides alone).
+pkg/scheduler/plugins/{gang,capacity,proportion,overcommit}, pkg/scheduler/framework/session_plugins.go (the first tier
+in which a plugin names victims decides alone).
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def priority_class(name: str, value: int, *, preempts: bool, description: str) -
 def two_queues(resource: str, devices: int) -> list[Any]:
     """Priorities and queues: training owns `devices` of `resource`, inference borrows them while they are idle."""
     return [
-        priority_class("train-high", TRAIN_PRIORITY, preempts=True, description="training; takes the place of lower jobs"),
+        priority_class(
+            "train-high", TRAIN_PRIORITY, preempts=True, description="training; takes the place of lower jobs"
+        ),
         priority_class("stand-by-low", STAND_BY_PRIORITY, preempts=False, description="inference that gives way"),
         queue(TRAIN, weight=9, reclaimable=False, deserved={resource: Noted(str(devices), "all that there are")}),
         Noted(queue(STAND_BY, weight=1, reclaimable=True), "owns nothing: whatever it has is borrowed"),
@@ -90,8 +92,14 @@ def scheduler_config() -> dict[str, Any]:
     }
 
 
-_WHY = """\
-preempt and reclaim: not in the default. Without them priorities and reclaimable queues change nothing.
-gang, enableReclaimable: else the last pod of a server is never taken, since its group must keep one.
-capacity instead of proportion: proportion lets a queue have no more than its weighted share while another one asks, so that a job which needs all devices would wait for ever. It is in the first tier because the first tier that names victims decides alone.
-no overcommit: it leaves a job outside of the queue while the cluster is full, and then nothing is reclaimed for it."""
+_WHY = "\n".join(
+    (
+        "preempt and reclaim: not in the default. Without them priorities and reclaimable queues change nothing.",
+        "gang, enableReclaimable: else the last pod of a server is never taken, since its group must keep one.",
+        "capacity instead of proportion: proportion lets a queue have no more than its weighted share while another "
+        "one asks, so that a job which needs all devices would wait for ever. It is in the first tier because the first "
+        "tier that names victims decides alone.",
+        "no overcommit: it leaves a job outside of the queue while the cluster is full, and then nothing is reclaimed "
+        "for it.",
+    )
+)

@@ -1,7 +1,7 @@
 """What somebody wants of a cluster for a recipe, and whether it can be had.
 
-In: a Plan, a Request. Out: `problems`: everything that Kubernetes, Volcano, an operator or a node would refuse, each with
-a value that works. Rules of chips are in `chips.py`, of names here.
+In: a Plan, a Request. Out: `problems`: everything that Kubernetes, Volcano, an operator or a node would refuse, each
+with a value that works. Rules of chips are in `chips.py`, of names here.
 
 >>> [problem.rule for problem in problems(plan, Request(kind="msjob", name="a_b", claim="data"))]  # doctest: +SKIP
 ['msjob_ascend', 'name_label']
@@ -113,26 +113,56 @@ def _kind(plan: Plan, request: Request) -> list[Problem]:
     if kind == "deployment" and recipe.serve is None:
         refuse("kind_fits", f"{recipe.name} has no `serve` section: a job trains it and ends.", "--kind vcjob")
     if kind != "deployment" and recipe.train is None:
-        refuse("kind_fits", f"{recipe.name} has no `train` section: it serves until it is stopped.", "--kind deployment")
+        refuse(
+            "kind_fits", f"{recipe.name} has no `train` section: it serves until it is stopped.", "--kind deployment"
+        )
     if kind == "msjob" and target == "Ascend":
-        refuse("msjob_ascend", "MSJob is for processors here: the samples of mindspore-ai/ms-operator are for GPU only, "
-               "none asks for a huawei.com resource, and its last commit is of August 2022. MindCluster's AscendJob "
-               "and Volcano's Job know Ascend.", "--kind ascendjob")  # fmt: skip
+        refuse(
+            "msjob_ascend",
+            "MSJob is for processors here: the samples of mindspore-ai/ms-operator are for GPU only, "
+            "none asks for a huawei.com resource, and its last commit is of August 2022. MindCluster's AscendJob "
+            "and Volcano's Job know Ascend.",
+            "--kind ascendjob",
+        )
     if kind == "msjob" and plan.nodes > 1:
-        refuse("msjob_nodes", f"{plan.nodes} nodes: ms-operator counts a pod as one process and tells no pod which node "
-               "it is, so only a job of one pod can be started by msrun.", "--kind vcjob")  # fmt: skip
+        refuse(
+            "msjob_nodes",
+            f"{plan.nodes} nodes: ms-operator counts a pod as one process and tells no pod which node "
+            "it is, so only a job of one pod can be started by msrun.",
+            "--kind vcjob",
+        )
     if kind == "ascendjob" and target != "Ascend":
-        refuse("ascendjob_cpu", "ascend-operator tells pods where the scheduler is only if they ask for NPUs; this recipe "
-               "runs on processors.", "--kind vcjob")  # fmt: skip
+        refuse(
+            "ascendjob_cpu",
+            "ascend-operator tells pods where the scheduler is only if they ask for NPUs; this recipe "
+            "runs on processors.",
+            "--kind vcjob",
+        )
     if kind == "deployment" and plan.nodes > 1:
-        refuse("deployment_nodes", f"{plan.nodes} nodes: the pods of a Deployment are copies of one another, not the "
-               "parts of one server.", "cluster.nodes=1")  # fmt: skip
+        refuse(
+            "deployment_nodes",
+            f"{plan.nodes} nodes: the pods of a Deployment are copies of one another, not the parts of one server.",
+            "cluster.nodes=1",
+        )
     if request.rank_table and (target != "Ascend" or kind not in ("vcjob", "ascendjob")):
-        found.append(_option("--rank-table", True, "rank_table_ascend", "ascend-operator makes rank tables for AscendJobs "
-                             "and Volcano jobs with NPUs. Leave --rank-table out."))  # fmt: skip
+        found.append(
+            _option(
+                "--rank-table",
+                True,
+                "rank_table_ascend",
+                "ascend-operator makes rank tables for AscendJobs and Volcano jobs with NPUs. Leave --rank-table out.",
+            )
+        )
     if request.host_network and kind in ("msjob", "deployment"):
-        found.append(_option("--host-network", True, "host_network_kind", f"A {kind} here is one pod behind its own "
-                             "address and gains nothing by its node's. Leave --host-network out."))  # fmt: skip
+        found.append(
+            _option(
+                "--host-network",
+                True,
+                "host_network_kind",
+                f"A {kind} here is one pod behind its own "
+                "address and gains nothing by its node's. Leave --host-network out.",
+            )
+        )
     return found
 
 
@@ -166,16 +196,30 @@ def _names(plan: Plan, request: Request) -> list[Problem]:
     if not LABEL.fullmatch(name):
         better = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-")
         better = better if LABEL.fullmatch(better) else f"job-{better}".rstrip("-")
-        found.append(_option("--name", name, "name_label", "The name of a job is the name of its Service: small letters, "
-                             "digits and dashes, from a letter to a letter or digit (RFC 1035).",
-                             f"--name {better}"))  # fmt: skip
+        found.append(
+            _option(
+                "--name",
+                name,
+                "name_label",
+                "The name of a job is the name of its Service: small letters, "
+                "digits and dashes, from a letter to a letter or digit (RFC 1035).",
+                f"--name {better}",
+            )
+        )
     else:
         longest = max(pod_names(request.kind, name, plan.nodes), key=len)
         if len(longest) > MOST_LABEL:
             room = MOST_LABEL - (len(longest) - len(name))
-            found.append(_option("--name", name, "name_length", f"{longest} has {len(longest)} characters; a pod's name "
-                                 f"is a host name of at most {MOST_LABEL}. {room} are left for the job's.",
-                                 f"--name {name[:room].rstrip('-')}"))  # fmt: skip
+            found.append(
+                _option(
+                    "--name",
+                    name,
+                    "name_length",
+                    f"{longest} has {len(longest)} characters; a pod's name "
+                    f"is a host name of at most {MOST_LABEL}. {room} are left for the job's.",
+                    f"--name {name[:room].rstrip('-')}",
+                )
+            )
     for option, value, most in (
         ("--namespace", request.namespace, MOST_LABEL),
         ("--queue", request.queue, 253),
@@ -184,17 +228,33 @@ def _names(plan: Plan, request: Request) -> list[Problem]:
     ):
         pattern = LABEL if option == "--namespace" else SUBDOMAIN
         if value is not None and (not pattern.fullmatch(value) or len(value) > most):
-            found.append(_option(option, value, "object_name", f"Small letters, digits and dashes, at most {most} "
-                                 "(RFC 1123)."))  # fmt: skip
+            found.append(
+                _option(option, value, "object_name", f"Small letters, digits and dashes, at most {most} (RFC 1123).")
+            )
     if request.queue == "root":
-        found.append(_option("--queue", "root", "root_queue", "Volcano refuses jobs in the root queue.",
-                             "--queue default"))  # fmt: skip
+        found.append(
+            _option("--queue", "root", "root_queue", "Volcano refuses jobs in the root queue.", "--queue default")
+        )
     if not _IMAGE.fullmatch(request.image) or len(request.image) > 512:
-        found.append(_option("--image", request.image, "image_name", "REGISTRY/NAME:TAG, or NAME@sha256:DIGEST, in small "
-                             "letters but for the tag.", "--image registry.example/msparallel:latest"))  # fmt: skip
+        found.append(
+            _option(
+                "--image",
+                request.image,
+                "image_name",
+                "REGISTRY/NAME:TAG, or NAME@sha256:DIGEST, in small letters but for the tag.",
+                "--image registry.example/msparallel:latest",
+            )
+        )
     if request.with_queue and request.queue == "default":
-        found.append(_option("--with-queue", True, "default_queue", "Volcano makes the queue `default` itself; name the "
-                             "one that is to be made.", "--with-queue --queue train"))  # fmt: skip
+        found.append(
+            _option(
+                "--with-queue",
+                True,
+                "default_queue",
+                "Volcano makes the queue `default` itself; name the one that is to be made.",
+                "--with-queue --queue train",
+            )
+        )
     return found
 
 
@@ -202,15 +262,36 @@ def _volume(plan: Plan, request: Request) -> list[Problem]:
     found = []
     if (request.claim is None) == (request.host_path is None):
         what = "is gone with its pod" if request.claim is None else "is on one volume"
-        found.append(_option("--pvc", request.claim, "one_volume", f"Output {what}: checkpoints, data and models stand in "
-                             f"{JOB_DIR}, on a PersistentVolumeClaim that all pods share (--pvc) or in a folder that is "
-                             "the same on all nodes (--host-path); one of the two.", "--pvc msparallel-data"))  # fmt: skip
+        found.append(
+            _option(
+                "--pvc",
+                request.claim,
+                "one_volume",
+                f"Output {what}: checkpoints, data and models stand in "
+                f"{JOB_DIR}, on a PersistentVolumeClaim that all pods share (--pvc) or in a folder that is "
+                "the same on all nodes (--host-path); one of the two.",
+                "--pvc msparallel-data",
+            )
+        )
     path = request.host_path
     if path is not None and (not _PATH.fullmatch(path) or ".." in path.split("/") or len(path) > 1024):
-        found.append(_option("--host-path", path, "host_path", "An absolute path without `..`, of letters, digits and "
-                             "._@+- .", "--host-path /mnt/msparallel"))  # fmt: skip
+        found.append(
+            _option(
+                "--host-path",
+                path,
+                "host_path",
+                "An absolute path without `..`, of letters, digits and ._@+- .",
+                "--host-path /mnt/msparallel",
+            )
+        )
     output = plan.recipe.train.output_dir if plan.recipe.train else None
     if output is not None and posixpath.normpath(posixpath.join(JOB_DIR, output)).split("/")[1:2] != [JOB_DIR[1:]]:
-        found.append(plan.recipe.problem("output_on_volume", "train.output_dir", f"Outside of {JOB_DIR}, the volume: "
-                                         "checkpoints would be gone with their pod.", "train.output_dir=output"))  # fmt: skip
+        found.append(
+            plan.recipe.problem(
+                "output_on_volume",
+                "train.output_dir",
+                f"Outside of {JOB_DIR}, the volume: checkpoints would be gone with their pod.",
+                "train.output_dir=output",
+            )
+        )
     return found
