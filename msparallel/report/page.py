@@ -63,6 +63,13 @@ PLAN = Kind(
     styles=("dryrun.css", "simulation.css", "plan.css"),
     scripts=("plan.js",),
 )
+PROFILE = Kind(
+    verb="profile",
+    heading="Profile",
+    body="profile.html",
+    styles=("dryrun.css", "simulation.css", "profile.css"),
+    scripts=("profile.js",),
+)
 
 
 def page_html(kind: Kind, document: dict[str, Any]) -> str:
