@@ -38,6 +38,10 @@ _MODES = {"data_parallel": 0, "semi_auto_parallel": 1, "auto_parallel": 2, "hybr
 _COLUMNS = ("input_ids", "labels", "loss_mask", "position_ids")
 _DATA = "MindFormers reads tokenized Megatron files, train_dataset.data_loader.config.data_path"
 _MACHINES = "msrun says it: --worker_num, --local_worker_num"
+_OTHER_FILES = {
+    "serve": "MindFormers serves with other files",
+    "supervise": "MindFormers leaves restarts to the scheduler of the cluster",
+}
 _UNSAID = {
     "data.corpus": _DATA, "data.text_field": _DATA, "data.tokenizer": _DATA, "data.eval_fraction": _DATA,
     "data.cache_dir": _DATA,
@@ -320,7 +324,7 @@ def _not_exported(plan: Plan) -> Iterator[NotExported]:
             yield NotExported(key=key, value=value, reason=reason)
     for section, cls in SECTIONS.items():
         for name in cls.model_fields:
-            reason = "MindFormers serves with other files" if section == "serve" else _UNSAID.get(f"{section}.{name}")
+            reason = _OTHER_FILES.get(section) or _UNSAID.get(f"{section}.{name}")
             if reason and name in values.get(section, {}):
                 yield NotExported(key=f"{section}.{name}", value=values[section][name], reason=reason)
 

@@ -20,7 +20,7 @@ OWN_SECTIONS = frozenset((
     "train_dataset_task", "trainer", "use_legacy", "use_parallel",
 ))  # fmt: skip
 """Top-level keys that MindFormers has and recipes have not."""
-RECIPE_SECTIONS = frozenset(("train", "data", "cluster", "serve"))
+RECIPE_SECTIONS = frozenset(("train", "data", "cluster", "serve", "supervise"))
 """Top-level keys that recipes have and MindFormers has not."""
 
 

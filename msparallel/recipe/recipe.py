@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from msparallel.errors import Problem
-from msparallel.recipe.schema import Cluster, Data, Model, Optimizer, Parallel, Sections, Serve, Train
+from msparallel.recipe.schema import Cluster, Data, Model, Optimizer, Parallel, Sections, Serve, Supervise, Train
 
 COMMAND_LINE = "command line"
 """Stands for the file in problems of overrides."""
@@ -87,6 +87,10 @@ class Recipe:
     @property
     def serve(self) -> Serve | None:
         return self.sections.serve
+
+    @property
+    def supervise(self) -> Supervise:
+        return self.sections.supervise or Supervise()
 
     def stated(self, key: str) -> bool:
         """Whether `section.key` was written by the user rather than left to its default."""

@@ -259,6 +259,31 @@ class Serve(Section):
     """Prompt and answer together, in tokens."""
 
 
+class Supervise(Section):
+    """How `msparallel supervise` keeps a run alive."""
+
+    max_restarts: Annotated[int, Field(ge=0)] = 20
+    """Restarts before it gives up, over the life of one `supervise`. The same failure at the same step with no new
+    checkpoint in between ends it sooner, whatever is left."""
+    hang_timeout_s: Positive = 600.0
+    """Seconds without a new step on any rank, or with a rank stopped (state T), after which the run hangs; at least 10
+    times the median step. 600 is three times sooner than HCCL's own limit (HCCL_EXEC_TIMEOUT, 1836)."""
+    long_timeout_s: Positive = 3600.0
+    """The same for start-up, compilation, evaluation and checkpoints, which take as long as many steps."""
+    restart_delay_s: NotNegative = 10.0
+    """Seconds between the end of one attempt and the next. A driver needs about 10 to give devices back."""
+    on_node_fault: Literal["exclude", "stop"] = "exclude"
+    """A node that is ill (alarm, temperature) or cannot be reached: exclude takes a spare host of hosts.txt in its place;
+    stop ends the run and leaves that to a person."""
+    node_wait_s: NotNegative = 600.0
+    """Without a spare: seconds in which a node that cannot be reached may come back. A server starts in less."""
+    max_temperature_c: Positive | None = None
+    """Temperature of a device at which its node counts as ill. Left out: what npu-smi calls healthy is healthy."""
+    min_free_disk_gib: NotNegative = 1.0
+    """Less than this free under train.output_dir stops the run. A checkpoint is measured before it is written; this keeps
+    room for logs and for others on the disk."""
+
+
 class Sections(Section):
     """A whole recipe: `model`, and `train` or `serve` or both."""
 
@@ -269,6 +294,7 @@ class Sections(Section):
     train: Train | None = None
     cluster: Cluster | None = None
     serve: Serve | None = None
+    supervise: Supervise | None = None
 
 
 SECTIONS: dict[str, type[Section]] = {
@@ -279,4 +305,5 @@ SECTIONS: dict[str, type[Section]] = {
     "train": Train,
     "cluster": Cluster,
     "serve": Serve,
+    "supervise": Supervise,
 }

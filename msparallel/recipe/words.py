@@ -23,6 +23,7 @@ SECTION_TERMS = {
     "dataset": "data", "train_dataset": "data", "datasets": "data", "tokenizer": "data",
     "resources": "cluster", "hardware": "cluster", "machines": "cluster", "hosts": "cluster",
     "serving": "serve", "inference": "serve", "server": "serve",
+    "fault_tolerance": "supervise", "ft": "supervise", "watchdog": "supervise", "elastic": "supervise",
 }  # fmt: skip
 """Section names of MindFormers, Megatron, torchtitan and torchtune recipes -> ours."""
 

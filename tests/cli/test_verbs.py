@@ -190,7 +190,8 @@ def test_cp_that_cannot_is_told_without_traceback(words: tuple[str, ...], tmp_pa
 
 def test_schema_is_json_schema_of_all_sections() -> None:
     schema = json.loads(run("schema").stdout)
-    assert set(schema["properties"]) == {"model", "parallel", "optimizer", "data", "train", "cluster", "serve"}
+    sections = {"model", "parallel", "optimizer", "data", "train", "cluster", "serve", "supervise"}
+    assert set(schema["properties"]) == sections
     assert schema["additionalProperties"] is False
     assert schema["$defs"]["Parallel"]["properties"]["model_parallel"]["description"]
 

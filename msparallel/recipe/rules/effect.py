@@ -16,6 +16,8 @@ TRAINING_KEYS = (
     "parallel.sequence_parallel",
 )  # fmt: skip
 """Keys of `parallel` that only training reads."""
+TRAINING_SECTIONS = ("optimizer", "data", "supervise")
+"""Sections that only training reads."""
 
 
 def sequence_parallel_needs_model_parallel(recipe: Recipe) -> Iterator[Finding]:
@@ -91,17 +93,17 @@ def training_settings_need_train(recipe: Recipe) -> Iterator[Finding]:
 
 
 def training_sections_need_train(recipe: Recipe) -> Iterator[Finding]:
-    """The sections optimizer and data belong to a recipe with a train section."""
+    """The sections optimizer, data and supervise belong to a recipe with a train section."""
     if recipe.train is not None or recipe.serve is None:
         return  # without both there is a rule of its own
-    for section in ("optimizer", "data"):
+    for section in TRAINING_SECTIONS:
         keys = sorted(recipe.keys_stated(section))
         if keys:
             yield Finding(
                 key=section,
                 message=f"Without effect: only training reads `{section}:`, and there is no train section.",
                 tries=[{f"{section}.{key}": None for key in keys},
-                       {key: None for name in ("optimizer", "data") for key in
+                       {key: None for name in TRAINING_SECTIONS for key in
                         (f"{name}.{k}" for k in recipe.keys_stated(name))}],
             )  # fmt: skip
 
@@ -134,6 +136,26 @@ def sample_prompt_needs_sample(recipe: Recipe) -> Iterator[Finding]:
         )
 
 
+def restart_settings_need_restarts(recipe: Recipe) -> Iterator[Finding]:
+    """restart_delay_s, on_node_fault: exclude and node_wait_s need max_restarts above 0, node_wait_s also exclude."""
+    supervise = recipe.supervise
+    if supervise.max_restarts == 0:
+        keys = [f"supervise.{name}" for name in ("restart_delay_s", "node_wait_s")]
+        if supervise.on_node_fault == "exclude":
+            keys.append("supervise.on_node_fault")
+        on = [key for key in keys if recipe.stated(key)]
+        for key in on:
+            yield without_effect(
+                key, "nothing is started again (max_restarts 0)", dict.fromkeys(on), {"supervise.max_restarts": None}
+            )
+    elif supervise.on_node_fault == "stop" and recipe.stated("supervise.node_wait_s"):
+        yield without_effect(
+            "supervise.node_wait_s",
+            "a node that cannot be reached ends the run (on_node_fault stop)",
+            {"supervise.on_node_fault": "exclude"},
+        )
+
+
 RULES = (
     sequence_parallel_needs_model_parallel,
     expert_parallel_needs_experts,
@@ -146,4 +168,5 @@ RULES = (
     text_field_needs_json_lines,
     minimum_rate_needs_cosine,
     sample_prompt_needs_sample,
+    restart_settings_need_restarts,
 )

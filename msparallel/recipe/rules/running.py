@@ -97,10 +97,24 @@ def intervals_within_run(recipe: Recipe) -> Iterator[Finding]:
             )
 
 
+def long_timeout_not_below_hang_timeout(recipe: Recipe) -> Iterator[Finding]:
+    """long_timeout_s is at least hang_timeout_s."""
+    hang_s, long_s = recipe.supervise.hang_timeout_s, recipe.supervise.long_timeout_s
+    if recipe.train is None or long_s >= hang_s:
+        return
+    yield Finding(
+        key="supervise.long_timeout_s" if recipe.stated("supervise.long_timeout_s") else "supervise.hang_timeout_s",
+        message=f"Compilation, evaluation and a checkpoint take as long as many steps: they cannot be given "
+        f"{long_s:g} s where a step is given {hang_s:g} s.",
+        tries=[{"supervise.long_timeout_s": 6 * hang_s}, {"supervise.hang_timeout_s": long_s / 6}],
+    )
+
+
 RULES = (
     trains_or_serves,
     serving_is_tensor_parallel,
     warmup_shorter_than_run,
     minimum_rate_below_peak,
     intervals_within_run,
+    long_timeout_not_below_hang_timeout,
 )
