@@ -1,0 +1,1 @@
+"""A job and its devices while they run: what `monitor` shows."""
