@@ -36,15 +36,6 @@ def job(tmp_path, nodes, package):
     return Job(tmp_path, nodes, package)
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory, repo):
-    """A copy that nobody edits meanwhile: nodes tell the digest of its files."""
-    folder = tmp_path_factory.mktemp("package")
-    for name in ("msparallel", "recipes"):
-        shutil.copytree(repo / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return folder
-
-
 class Job:
     def __init__(self, folder: Path, nodes: Cluster, package: Path):
         self.folder, self.nodes, self.package = folder, nodes, package
