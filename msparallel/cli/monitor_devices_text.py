@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterator
 from datetime import datetime
@@ -56,12 +57,16 @@ def device_lines(snapshot: Snapshot) -> list[str]:
     lines = []
     for machine in snapshot.machines:
         if machine.table is None:
-            lines.append(f"{machine.host}: {short(' '.join(machine.error.split()), 100)}")
+            lines.append(f"{machine.host}: {short(_first_clause(machine.error), 100)}")
         else:
             name = f"{machine.host}: " if len(snapshot.machines) > 1 else ""
             count = len(machine.table.devices)
             lines.append(f"{name}{count} device{'s' * (count > 1)}, {summary(machine.table)}")
     return lines
+
+
+def _first_clause(error: str) -> str:
+    return re.split(r": |\. ", " ".join(error.split()), maxsplit=1)[0].rstrip(".")
 
 
 def summary(table: DeviceTable) -> str:

@@ -24,6 +24,7 @@ from msparallel.cluster.hosts import is_address
 from msparallel.devices.npu_smi import parse_info
 from msparallel.errors import UserError, printable, short
 from msparallel.monitor.machines import Machine
+from msparallel.monitor.run_files import open_regular
 
 RECORDED = "recorded"
 """A host whose name nothing tells."""
@@ -138,13 +139,13 @@ def _is(path: Path, kind: Callable[[int], bool]) -> bool:
 
 def _read(path: Path) -> bytes:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
-            told = os.fstat(descriptor)
-            if not stat.S_ISREG(told.st_mode):
-                raise UserError(f"{path}\n  This is no file with npu-smi's output in it.")
-            if told.st_size > MOST_FILE_BYTES:
-                raise UserError(f"{path}\n  {told.st_size:,} bytes; at most {MOST_FILE_BYTES:,} of a file are read.")
+        file = open_regular(path)
+        if file is None:
+            raise UserError(f"{path}\n  This is no file: npu-smi info > npu-smi_info.txt")
+        with file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MOST_FILE_BYTES:
+                raise UserError(f"{path}\n  {size:,} bytes; at most {MOST_FILE_BYTES:,} of a file are read.")
             return file.read(MOST_FILE_BYTES)
     except OSError as error:
         raise UserError(f"{path}\n  It cannot be read: {error.strerror}.") from None

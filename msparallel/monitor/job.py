@@ -1,7 +1,7 @@
 """A run as its folder tells it: where it is, how fast, whether anybody still works on it.
 
-In: a run's folder, and perhaps what the recipe says. Out: Job, at a moment. Nothing is taken for granted: what the folder
-does not say is None, and everything that was said has its age.
+In: a run's folder, and perhaps what the recipe says. Out: Job, at a moment. What the folder does not say is None, and
+everything that was said has its age.
 
 >>> job = JobWatch(Path("output/quickstart")).at(time.time())
 >>> job.state, job.step, job.steps  # doctest: +SKIP
@@ -206,7 +206,7 @@ def _step_seconds(log: Log, ranks: tuple[Rank, ...]) -> float | None:
     if len(recent) > 1 and recent[-1].step > recent[0].step and recent[-1].time_s > recent[0].time_s:
         return (recent[-1].time_s - recent[0].time_s) / (recent[-1].step - recent[0].step)
     told = [rank.file.step_s for rank in ranks if rank.file.step_s is not None]
-    return statistics.median(told) if told else None
+    return statistics.median(told) if told and log.train else None  # before the first record a step compiles
 
 
 def _behind(ranks: tuple[Rank, ...]) -> tuple[int | None, float | None]:

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from msparallel.monitor.run_files import json_object, number, time_of, whole
+from msparallel.monitor.run_files import json_object, number, open_regular, time_of, whole
 
 MOST_BYTES = 8 * 1024 * 1024
 """Read at a time; about 50,000 records."""
@@ -73,18 +72,14 @@ class LogTail:
 
     def read(self) -> Log:
         """All that is known now; what was known before stays where the file is gone."""
-        try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
-        except OSError:
-            return self._log
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
-            told = os.fstat(descriptor)
-            if stat.S_ISREG(told.st_mode):
-                with contextlib.suppress(OSError):  # a network file system went away; it is read again next time
-                    self._follow(file, told)
+        with contextlib.suppress(OSError):  # not there, or a network file system went away: it is read next time
+            file = open_regular(self._path)
+            if file is not None:
+                with file:
+                    self._follow(file, os.fstat(file.fileno()))
         return self._log
 
-    def _follow(self, file: Any, told: os.stat_result) -> None:
+    def _follow(self, file: BinaryIO, told: os.stat_result) -> None:
         if told.st_ino != self._inode or told.st_size < self._offset:
             self._forget()
             self._inode = told.st_ino

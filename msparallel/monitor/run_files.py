@@ -18,7 +18,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from msparallel.errors import printable, short
 from msparallel.launch.status import PHASES
@@ -80,18 +80,25 @@ def json_object(data: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def open_regular(path: Path) -> BinaryIO | None:
+    """A regular file, opened without a buffer; None for a folder, a pipe and the like. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe would wait for its writer
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
+    return os.fdopen(descriptor, "rb", buffering=0)
+
+
 def read_some(path: Path, most: int = _MOST_BYTES) -> bytes | None:
     """The first bytes of a regular file; None where it cannot be read (not there, a pipe, no permission)."""
     try:
-        # A named pipe would wait for its writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        file = open_regular(path)
+        if file is None:
+            return None
+        with file:
+            return file.read(most)
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        try:
-            return file.read(most) if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
-        except OSError:
-            return None
 
 
 def read_ranks(logs: Path) -> dict[int, RankFile]:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from monitor.run_folder import write_checkpoint, write_log, write_rank
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
+from msparallel.cli.monitor_text import line_of, plain
 from msparallel.launch.status import Heartbeat, WorkerStatus
 from msparallel.monitor.job import SILENT_OTHER_S, SILENT_STEP_S, Expected, JobWatch
 from msparallel.monitor.log_tail import KEPT_RECORDS, MOST_BYTES, MOST_LINE, LogTail
+from msparallel.monitor.metrics import registry_of
 from msparallel.monitor.snapshot import Snapshot, job_troubles, to_json
 from msparallel.train.log import RunLog
 
@@ -100,7 +105,7 @@ def test_what_the_run_itself_writes_is_read(tmp_path):
     log.append("start", recipe="r", plan={"mesh": "dp1 (1)", "world_size": 1}, sections={"train": {"steps": 8}})
     log.train(3, losses=[5.7, 5.6, 5.5], grad_norm=0.5, learning_rate=0.1, tokens_per_s=64.0)
     log.evaluation(3, 5.4)
-    job = JobWatch(tmp_path).at(__import__("time").time())
+    job = JobWatch(tmp_path).at(time.time())
     assert (job.state, job.step, job.steps, job.losses[-1], job.evaluations) == (
         "running", 3, 8, (3, 5.5), ((3, 5.4),))  # fmt: skip
     assert job.ranks[0].file.loss == 5.5 and job.ranks[0].file.pid == os.getpid()
@@ -198,16 +203,9 @@ def check_garbage(folder, state, beat, lines):
     job = JobWatch(folder).at(NOW)
     text = json.dumps(to_json(Snapshot(time_s=NOW, machines=(), marks=(), job=job)), allow_nan=False)
     assert json.loads(text)["job"]["state"] == job.state
-    from msparallel.cli.monitor_text import line_of, plain
-
     snapshot = Snapshot(time_s=NOW, machines=(), marks=(), job=job)
     shown = plain(snapshot, width=80) + line_of(snapshot)
     assert not any(ord(character) < 32 for character in shown.replace("\n", ""))
-    from prometheus_client.parser import text_string_to_metric_families
-
-    from msparallel.monitor.metrics import registry_of
-    from prometheus_client import generate_latest
-
     assert list(text_string_to_metric_families(generate_latest(registry_of(lambda: snapshot)).decode()))
 
 
