@@ -36,6 +36,7 @@ VERBS = {
     "dryrun": "Compile for a cluster that is not there, and report what each rank holds and sends.",
     "simulate": "Execute all ranks on a virtual cluster and compare with one device.",
     "monitor": "Devices and a run while it runs: in the terminal, as JSON, for Prometheus.",
+    "doctor": "Environment, devices, links, a collective, a recipe: the first thing that is broken.",
     "diagnose": "Logs of a job that failed: the root cause, its evidence, what to do.",
     "profile": "Profiles of a run: slow ranks and links, where steps go, what to change.",
     "import": "A MindFormers training YAML as a recipe.",

@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,17 +47,33 @@ def find_tool(candidates: Sequence[str]) -> str | None:
     return next((path for name in candidates if (path := shutil.which(name))), None)
 
 
-def run_tool(arguments: Sequence[str | Path], *, timeout_s: float = TIMEOUT_S, most_bytes: int = MOST_BYTES) -> Answer:
+def run_tool(
+    arguments: Sequence[str | Path],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    most_bytes: int = MOST_BYTES,
+    environment: Mapping[str, str] | None = None,
+    with_stderr: bool = True,
+) -> Answer:
     """Run a program to its end.
+
+    Args:
+        environment: instead of this process's.
+        with_stderr: keep what it prints there too; otherwise that is dropped.
 
     Raises:
         DeviceUnavailable: it cannot be started, or did not end in time (it is killed, with its children).
     """
     shown = Path(arguments[0]).name
     try:
-        process = subprocess.Popen([str(word) for word in arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, start_new_session=True,
-                                   env={**os.environ, "LC_ALL": "C"})  # fmt: skip
+        process = subprocess.Popen(
+            [str(word) for word in arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if with_stderr else subprocess.DEVNULL,
+            start_new_session=True,
+            env=dict(environment) if environment is not None else {**os.environ, "LC_ALL": "C"},
+        )
     except OSError as error:
         raise DeviceUnavailable(f"{shown} cannot be started: {error.strerror}.") from None
     assert process.stdout is not None

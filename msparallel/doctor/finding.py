@@ -1,0 +1,78 @@
+"""What the doctor found, as values.
+
+In: a rule's words and the lines that it speaks of. Out: Finding; `ordered` puts the root cause first.
+
+>>> found = Finding(rule="clock_not_synchronised", severity="warning", root_cause="...", remedy="...")
+>>> found.to_json()["rank"] is None
+True
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from msparallel.diagnose.secrets import without_secrets
+from msparallel.errors import UserError, printable, short
+
+Severity = Literal["error", "warning", "info"]
+_SEVERITIES = ("error", "warning", "info")
+_PLACE = re.compile(r"(?P<file>.{1,400}?):(?P<line>\d{1,9})  (?P<text>[^\n]*)\n\s*(?P<said>.*)", re.DOTALL)
+MOST_EVIDENCE = 8
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A line: of a recorded file, or of what this machine answered (`file` is then the command, or /proc/...)."""
+
+    file: str
+    line: int
+    text: str
+
+    def to_json(self) -> dict[str, Any]:
+        """`{file, line, text}`, the text without secrets."""
+        return {"file": self.file, "line": self.line, "text": printable(without_secrets(short(self.text, 300)))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One fault, or one thing to know.
+
+    Attributes:
+        severity: an error breaks its rung; warning and info do not.
+        host: of a recording with several hosts, or this machine's name; None where it is about all.
+        rank: always None, since no job runs yet; there because `diagnose` has the same shape.
+    """
+
+    rule: str
+    severity: Severity
+    root_cause: str
+    remedy: str
+    evidence: tuple[Evidence, ...] = ()
+    host: str | None = None
+    rank: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of `doctor --json`."""
+        return {"rule": self.rule, "severity": self.severity, "root_cause": self.root_cause, "rank": self.rank,
+                "host": self.host, "evidence": [line.to_json() for line in self.evidence[:MOST_EVIDENCE]],
+                "remedy": self.remedy}  # fmt: skip
+
+
+def ordered(found: Iterable[Finding]) -> list[Finding]:
+    """By severity, otherwise as they were found: rules stand in the order in which a fault causes the next."""
+    return sorted(found, key=lambda one: _SEVERITIES.index(one.severity))
+
+
+def unreadable(error: UserError, host: str, *, name: str, remedy: str = "") -> Finding:
+    """A record that does not have the form that it should have: the parser's own words, with file and line."""
+    text = str(error).split("\n\n")[0]
+    place = _PLACE.match(text)
+    said = (place["said"] if place else text).strip()
+    evidence = (Evidence(place["file"], int(place["line"]), place["text"]),) if place else (Evidence(name, 1, ""),)
+    return Finding(rule="record_unreadable", severity="error", host=host, evidence=evidence,
+                   root_cause=f"{name} cannot be read, so what it should tell was not checked: {short(said, 600)}",
+                   remedy=remedy or f"Record it again: `msparallel doctor --save DIR` writes {name} as it must "
+                                    "be.")  # fmt: skip
