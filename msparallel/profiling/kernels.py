@@ -116,9 +116,10 @@ def _rank(rank: int, totals: _Totals, file: str) -> RankOperators:
     operators = []
     for key, (count, total, weighted, weight) in totals.by_type.items():
         took, line, name, blocks = totals.longest[key]
+        cores = f" on {blocks} core{'s' * (blocks > 1)}" if blocks else ""
         operators.append(Operator(
             type=key[0], core=key[1], count=int(count), total_us=total, longest_us=took,
-            longest=Place(file, line, f"{name}: {took:g} us on {blocks} cores" if blocks else f"{name}: {took:g} us"),
+            longest=Place(file, line, f"{name}: {took:g} us{cores}"),
             cube_share=min(1.0, weighted / weight) if weight else None, blocks=blocks,
         ))  # fmt: skip
     gaps = totals.gaps

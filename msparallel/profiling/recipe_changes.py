@@ -70,7 +70,8 @@ def bubble_candidates(plan: Plan) -> list[Changes]:
                 f"parallel.micro_batch_num={plan.micro_batch_num * size // smaller}",)  # fmt: skip
             found.append((f"train.micro_batch_size={smaller}", *more))
     groups = plan.recipe.parallel.virtual_stages
-    found += [(f"parallel.virtual_stages={more}",) for more in (2, 3, 4) if more > groups]
+    equal = ("parallel.stage_layers=null",) if "stage_layers" in stated else ()
+    found += [(f"parallel.virtual_stages={more}", *equal) for more in (2, 3, 4, 5) if more > groups]
     return found
 
 

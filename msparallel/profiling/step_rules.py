@@ -20,10 +20,14 @@ MUCH_DATA = 0.05
 _GET_NEXT = ("GetNext", "DynamicGetNextV2", "DynamicGetNext", "InitDataSetQueue")
 
 
-def waiting(view: View) -> list[Finding]:
-    """Computation that stands still for messages."""
+def waiting(view: View, explained: float) -> list[Finding]:
+    """Computation that stands still for messages.
+
+    Args:
+        explained: share of a step that waits for slow ranks and links, which other findings tell.
+    """
     share = view.share(view.mean("waits_us")) if view.times else None
-    if share is None or share < MUCH_WAITING:
+    if share is None or share - explained < MUCH_WAITING:
         return []
     axis, told = busiest_axis(view)
     hidden = view.mean("overlapped_us")
@@ -33,12 +37,13 @@ def waiting(view: View) -> list[Finding]:
     if view.recipes is not None and view.plan is not None and view.estimate is not None:
         changes, planned = view.recipes.best(waiting_candidates(view.plan, axis))
     most = max(view.times, key=lambda time: time.waits_us)
+    part = f" {percent(explained)} of the step is waiting for a slow rank or link." if explained > 0 else ""
     return [Finding(
         rule="waits_for_messages", severity="warning", rank=most.rank,
         root_cause=f"Computation waits for messages {percent(share)} of a step; {percent(hidden / whole)} of all "
-                   f"communication runs behind computation.{told} Waiting for a slow rank or link is part of it.",
-        remedy=_REMEDIES.get(axis, _REMEDIES[""]), gain=share, evidence=(most.place,), changes=changes,
-        planned=planned,
+                   f"communication runs behind computation.{told}{part}",
+        remedy=_REMEDIES.get(axis, _REMEDIES[""]), gain=share - explained, evidence=(most.place,),
+        changes=changes, planned=planned,
     )]  # fmt: skip
 
 
