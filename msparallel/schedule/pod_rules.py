@@ -276,7 +276,7 @@ def _environment(document: Document, spec: Path, containers: list[tuple[Path, di
                     "hccl_if_ip",
                     "The host's address, in a pod that is not on the "
                     "host network: HCCL would listen on an address that the pod does not have. Leave it "
-                    "out, or:",
+                    "out, or put the pod on the host network.",
                     "hostNetwork: true",
                 )
             found = _FIELD.fullmatch(source) if isinstance(source, str) else None

@@ -97,7 +97,7 @@ _WHY = "\n".join(
         "preempt and reclaim: not in the default. Without them priorities and reclaimable queues change nothing.",
         "gang, enableReclaimable: else the last pod of a server is never taken, since its group must keep one.",
         "capacity instead of proportion: proportion lets a queue have no more than its weighted share while another "
-        "one asks, so that a job which needs all devices would wait for ever. It is in the first tier because the first "
+        "one asks, so that a job which needs all devices would wait for ever. It is in the first tier, since the first "
         "tier that names victims decides alone.",
         "no overcommit: it leaves a job outside of the queue while the cluster is full, and then nothing is reclaimed "
         "for it.",

@@ -142,7 +142,9 @@ def _kind(plan: Plan, request: Request) -> list[Problem]:
         refuse(
             "deployment_nodes",
             f"{plan.nodes} nodes: the pods of a Deployment are copies of one another, not the parts of one server.",
-            "cluster.nodes=1",
+            f"cluster.nodes=1 cluster.devices_per_node={plan.world_size}"
+            if plan.world_size <= plan.hardware.devices_per_node
+            else "",
         )
     if request.rank_table and (target != "Ascend" or kind not in ("vcjob", "ascendjob")):
         found.append(

@@ -14,7 +14,7 @@ from typing import Any
 ADVICE = frozenset((
     "gang_partial", "restart_policy_always", "scheduler_has_devices", "msjob_devices", "privileged", "no_preemption",
     "overcommit_blocks_reclaim", "proportion_caps", "gang_keeps_last", "scheduler_name", "secret_in_manifest",
-    "dns_policy", "requests_missing", "no_selector", "one_pod_per_host", "namespace_ignored",
+    "dns_policy", "namespace_ignored",
 ))  # fmt: skip
 """Rules whose breach works and is seldom meant."""
 _QUANTITY = re.compile(r"\+?(?P<number>[0-9]{1,18}(?:\.[0-9]{1,9})?)(?P<unit>[EPTGMk]i?|Ki|m)?")

@@ -74,7 +74,7 @@ def _entry(head: str, item: Any, indent: int) -> list[str]:
     if block:
         return [*_comment(why, indent), f"{head} {block[0]}", *block[1:]]
     line = f"{head} {_scalar(item)}"
-    if why and len(line) + len(why) + 4 <= WIDTH:
+    if why and "\n" not in why and len(line) + len(why) + 4 <= WIDTH:
         return [f"{line}  # {why}"]
     return [*_comment(why, indent), line]
 
