@@ -52,9 +52,9 @@ class Head(nn.Cell):
 
     def __init__(self, shape: ModelShape, parallel: OpParallelConfig, compute_dtype: ms.Type) -> None:
         super().__init__()
-        rows = shape.padded_vocab_size
+        self.rows, self.hidden = rows, hidden = shape.padded_vocab_size, shape.hidden_size
         if not shape.tie_embeddings:
-            self.weight = Parameter(initializer("zeros", (rows, shape.hidden_size), ms.float32), name="weight")
+            self.weight = Parameter(initializer("zeros", (rows, hidden), ms.float32), name="weight")
         self.dtype = compute_dtype
         self.cast, self.cast_out = ops.Cast(), ops.Cast()
         self.matmul, self.hide_padding = ops.MatMul(transpose_b=True), ops.Add()
@@ -66,6 +66,11 @@ class Head(nn.Cell):
     def construct(self, x, table):
         logits = self.cast_out(self.matmul(x, self.cast(table, self.dtype)), ms.float32)
         return self.hide_padding(logits, self.padding) if self.padded else logits
+
+    def transpose(self) -> None:
+        """Hold a weight of its own, [H, V], from now on; its values are lost. For one device only."""
+        self.weight = Parameter(initializer("zeros", (self.hidden, self.rows), ms.float32), name="lm_head.weight")
+        self.matmul = ops.MatMul()
 
     def shard(self, parallel: OpParallelConfig) -> None:
         """The table of strategies."""

@@ -1,0 +1,125 @@
+"""Attention of new tokens over what is remembered: keys and values of every request stay in a cache.
+
+In: x [T, H] with T = R * S: R rows, one for each request, of S new tokens; where each row's tokens stand. Out:
+[T, H]. A request has a slot: room for the keys and values of `length` tokens. N query heads share KV key heads,
+G = N / KV of them each.
+
+The cache of a layer is [slots * KV * length, D], a row for each slot, key head and position, so that new rows are
+written in place and the rows that a request can see are read by their numbers. A token sees positions up to its own;
+what a slot holds behind them is never read, so a slot needs no clearing.
+
+>>> layer = CachedAttention(shape, OpParallelConfig(sharded=False), ms.float32, slots=8, length=1024)  # doctest: +SKIP
+>>> y = layer(x, places, cosine, sine)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import math
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.common.initializer import initializer
+
+from msparallel.model.attention_mask import HIDDEN
+from msparallel.model.linear import Linear
+from msparallel.model.norm import RMSNorm
+from msparallel.model.rotary import Rotate
+from msparallel.model.shape import ModelShape
+from msparallel.parallel_config import OpParallelConfig
+
+
+class CachePlaces(nn.Cell):
+    """Slots [R], positions [R, S] and a window [W] -> which cache rows are written and read, and who sees what.
+
+    All layers share them. `window` is 0 .. W - 1: its length says how far back the longest row can see.
+
+    Returns:
+        write: int32 [R * KV * S]; read: int32 [R * KV * W]; mask: float32 [R, 1, S, 1, W], 0 or HIDDEN.
+    """
+
+    def __init__(self, kv_heads: int, slots: int, length: int) -> None:
+        super().__init__()
+        first = (np.arange(slots)[:, None] * kv_heads + np.arange(kv_heads)) * length
+        self.first_row = Tensor(first.astype(np.int32))
+        self.kv_heads = kv_heads
+
+    def construct(self, slots, positions, window):
+        rows, new, seen, kv = positions.shape[0], positions.shape[1], window.shape[0], self.kv_heads
+        first = ops.reshape(ops.gather(self.first_row, slots, 0), (rows, kv, 1))
+        write = ops.reshape(first + ops.reshape(positions, (rows, 1, new)), (rows * kv * new,))
+        read = ops.reshape(first + ops.reshape(window, (1, 1, seen)), (rows * kv * seen,))
+        later = ops.greater(ops.reshape(window, (1, 1, seen)), ops.reshape(positions, (rows, new, 1)))
+        mask = ops.cast(later, ms.float32) * HIDDEN
+        return write, read, ops.reshape(mask, (rows, 1, new, 1, seen))
+
+
+class CachedAttention(nn.Cell):
+    """x [T, H] -> [T, H]: project, rotate, remember, attend, project back.
+
+    Args:
+        slots, length: requests that have room at once, tokens of each.
+    """
+
+    def __init__(
+        self, shape: ModelShape, parallel: OpParallelConfig, compute_dtype: ms.Type, *, slots: int, length: int
+    ) -> None:
+        super().__init__()
+        h, d, bias = shape.hidden_size, shape.head_dim, shape.attention_bias
+        self.heads, self.kv_heads, self.head_dim = shape.num_heads, shape.num_kv_heads, d
+        self.group = shape.num_heads // shape.num_kv_heads
+        self.q_proj = Linear(h, shape.num_heads * d, parallel, compute_dtype, cut="column", bias=bias)
+        self.k_proj = Linear(h, shape.num_kv_heads * d, parallel, compute_dtype, cut="column", bias=bias)
+        self.v_proj = Linear(h, shape.num_kv_heads * d, parallel, compute_dtype, cut="column", bias=bias)
+        self.o_proj = Linear(shape.num_heads * d, h, parallel, compute_dtype, cut="row", bias=shape.output_bias)
+        self.has_qk_norm, self.has_rotary = shape.qk_norm, shape.position == "rope"
+        if self.has_qk_norm:
+            self.q_norm = RMSNorm(d, shape.norm_eps, None)
+            self.k_norm = RMSNorm(d, shape.norm_eps, None)
+        if self.has_rotary:
+            self.rotate = Rotate(parallel)
+        rows = slots * shape.num_kv_heads * length
+        self.key_cache = Parameter(initializer("zeros", (rows, d), compute_dtype), name="key_cache")
+        self.value_cache = Parameter(initializer("zeros", (rows, d), compute_dtype), name="value_cache")
+        self.factor = 1.0 / math.sqrt(d)
+        self.remember, self.recall = ops.ScatterUpdate(), ops.Gather()
+        self.scores, self.weigh, self.softmax = ops.BatchMatMul(transpose_b=True), ops.BatchMatMul(), ops.Softmax(-1)
+
+    def construct(self, x, places, *rotary):
+        write, read, mask = places
+        rows, new, seen = mask.shape[0], mask.shape[2], mask.shape[4]
+        kv, group, d = self.kv_heads, self.group, self.head_dim
+        query = ops.reshape(self.q_proj(x), (rows, new, self.heads, d))
+        key = ops.reshape(self.k_proj(x), (rows, new, kv, d))
+        value = ops.reshape(self.v_proj(x), (rows, new, kv, d))
+        if self.has_qk_norm:
+            query, key = self.q_norm(query), self.k_norm(key)
+        if self.has_rotary:
+            query, key = self.rotate(query, *rotary), self.rotate(key, *rotary)
+        keys = self.keep(self.key_cache, key, write, read, rows, seen)
+        values = self.keep(self.value_cache, value, write, read, rows, seen)
+        query = ops.reshape(query * self.factor, (rows, new, kv, group * d))
+        query = ops.reshape(self.by_head(query), (rows, kv, new * group, d))
+        scores = ops.reshape(ops.cast(self.scores(query, keys), ms.float32), (rows, kv, new, group, seen))
+        weights = ops.cast(self.softmax(scores + mask), x.dtype)
+        mixed = self.weigh(ops.reshape(weights, (rows, kv, new * group, seen)), values)
+        mixed = self.by_token(ops.reshape(mixed, (rows, kv, new, group * d)))
+        return self.o_proj(ops.reshape(mixed, (rows * new, self.heads * d)))
+
+    def keep(self, cache, fresh, write, read, rows, seen):
+        """Write new rows [R, S, KV, D] into a cache, and read what the requests see, [R, KV, W, D]."""
+        fresh = ops.reshape(self.by_head(fresh), (-1, self.head_dim))
+        cache = self.remember(cache, write, fresh)
+        return ops.reshape(self.recall(cache, read, 0), (rows, self.kv_heads, seen, self.head_dim))
+
+    def by_head(self, x):
+        """[R, S, KV, n] -> [R, KV, S, n]; with one token there is nothing to move."""
+        if x.shape[1] == 1:
+            return ops.reshape(x, (x.shape[0], x.shape[2], 1, x.shape[3]))
+        return ops.transpose(x, (0, 2, 1, 3))
+
+    def by_token(self, x):
+        """[R, KV, S, n] -> [R, S, KV, n]."""
+        if x.shape[2] == 1:
+            return ops.reshape(x, (x.shape[0], 1, x.shape[1], x.shape[3]))
+        return ops.transpose(x, (0, 2, 1, 3))

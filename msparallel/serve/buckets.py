@@ -1,0 +1,59 @@
+"""The few shapes that are compiled: every batch is filled up to one of them.
+
+In: how many requests at once, how long they may be. Out: sizes, and which one a batch takes.
+
+>>> sizes = buckets(16, 512)
+>>> sizes.rows, sizes.chunks, sizes.windows
+((1, 16), (32, 128), (128, 512))
+>>> fit(sizes.windows, 129)
+512
+
+Why these: a step of decoding reads all weights however many rows it has, so between 1 row and all of them little is
+gained on a processor, and each further size costs a compilation at the start. Windows grow by four, so that attention
+reads at most four times what a request has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SHORT_CHUNK, CHUNK, FIRST_WINDOW, GROWTH = 32, 128, 128, 4
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Attributes:
+    rows: requests of a step of decoding.
+    chunks: tokens of a prompt that are read at once.
+    windows: tokens that the longest request of a batch can see.
+    """
+
+    rows: tuple[int, ...]
+    chunks: tuple[int, ...]
+    windows: tuple[int, ...]
+
+    def shapes(self) -> list[tuple[int, int, int]]:
+        """(rows, new tokens, window) of all graphs. A short chunk is for short prompts, so it has the first window
+        only."""
+        decode = [(rows, 1, window) for window in self.windows for rows in self.rows]
+        first = [(1, chunk, self.windows[0]) for chunk in self.chunks]
+        return [*first, *((1, self.chunks[-1], window) for window in self.windows[1:]), *decode]
+
+
+def buckets(slots: int, length: int) -> Buckets:
+    """Sizes for `slots` requests of at most `length` tokens."""
+    windows = [min(FIRST_WINDOW, length)]
+    while windows[-1] < length:
+        windows.append(min(windows[-1] * GROWTH, length))
+    chunks = tuple(sorted({min(SHORT_CHUNK, length), min(CHUNK, length)}))
+    return Buckets(tuple(sorted({1, min(16, slots), slots})), chunks, tuple(windows))
+
+
+def fit(sizes: Sequence[int], wanted: int) -> int:
+    """The smallest size that is enough. Raises ValueError where none is."""
+    return next(size for size in sizes if size >= wanted) if wanted <= sizes[-1] else _too_many(sizes, wanted)
+
+
+def _too_many(sizes: Sequence[int], wanted: int) -> int:
+    raise ValueError(f"{wanted} is more than the largest size, {sizes[-1]}")

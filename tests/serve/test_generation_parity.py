@@ -1,0 +1,73 @@
+"""Greedy tokens equal Hugging Face's, one by one: alone, in a ragged batch, with prompts read in pieces."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.cpu
+FOLDER = Path(__file__).parents[1] / "fixtures" / "generation"
+MODELS = ("qwen3", "llama", "qwen2", "qwen3_moe")
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def served(request):
+    """An engine with the weights of a folder, and what Hugging Face generates."""
+    import mindspore as ms
+
+    from msparallel.serve.engine import Engine
+    from msparallel.weights.hugging_face import HuggingFaceFolder
+
+    ms.set_context(mode=ms.GRAPH_MODE)
+    path = FOLDER / request.param
+    with HuggingFaceFolder.open(path) as folder:
+        engine = Engine(folder.shape, slots=4, length=160)
+        engine.load(folder)
+    return engine, json.loads((path / "expected.json").read_text())
+
+
+def _prefill(engine, slot, prompt, chunk):
+    for start in range(0, len(prompt), chunk):
+        logits = engine.prefill(slot=slot, start=start, tokens=prompt[start : start + chunk])
+    return int(logits.argmax())
+
+
+def test_each_prompt_alone(served):
+    from msparallel.serve.engine import Row
+
+    engine, expected = served
+    for number, (prompt, greedy) in enumerate(zip(expected["prompts"], expected["greedy"], strict=True)):
+        slot = number % engine.slots
+        tokens = [_prefill(engine, slot, prompt, 128)]
+        while len(tokens) < len(greedy):
+            row = Row(slot, len(prompt) + len(tokens) - 1, tokens[-1])
+            tokens.append(int(engine.decode([row])[0].argmax()))
+        assert tokens == greedy, f"prompt {number} of {len(prompt)} tokens"
+
+
+def test_a_ragged_batch_that_requests_join_while_others_run(served):
+    from msparallel.serve.engine import Row
+
+    engine, expected = served
+    chosen = {3 - slot: number for slot, number in enumerate((4, 0, 5, 2))}
+    tokens: dict[int, list[int]] = {}
+    waiting = list(chosen)
+    while waiting or any(len(tokens[slot]) < 64 for slot in tokens):
+        if waiting:
+            slot = waiting.pop()
+            tokens[slot] = [_prefill(engine, slot, expected["prompts"][chosen[slot]], 16)]
+        running = [slot for slot in tokens if len(tokens[slot]) < 64]
+        rows = [Row(slot, len(expected["prompts"][chosen[slot]]) + len(tokens[slot]) - 1, tokens[slot][-1])
+                for slot in running]  # fmt: skip
+        for slot, logits in zip(running, engine.decode(rows), strict=True):
+            tokens[slot].append(int(logits.argmax()))
+    assert {slot: tokens[slot] for slot in chosen} == {slot: expected["greedy"][n] for slot, n in chosen.items()}
+
+
+def test_a_slot_that_another_request_left_full_is_as_good_as_new(served):
+    engine, expected = served
+    long, short = expected["prompts"][4], expected["prompts"][1]
+    _prefill(engine, 0, long, 32)
+    assert _prefill(engine, 0, short, 128) == expected["greedy"][1][0]
