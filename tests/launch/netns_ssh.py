@@ -63,17 +63,18 @@ def ssh_server(nodes: Cluster, name: str) -> Iterator[Ssh]:
     made = Ssh(folder=folder, config=folder / "config")
     trust(made, address, "host")
     login(made, nodes, name, "user")
+    log = folder / "sshd.log"  # no pipe: a session whose client is cut off would hold it open
     server = subprocess.Popen(
         nodes.command(name, ["unshare", "--uts", "--mount", "sh", "-ec", _RUN_SSHD, "sh", name, sshd,
                              str(folder / "sshd_config")]),
-        stderr=subprocess.PIPE, text=True,
+        stderr=log.open("wb"),
     )  # fmt: skip
     try:
-        _wait(nodes, name, server)
+        _wait(nodes, name, server, log)
         yield made
     finally:
         server.terminate()
-        server.communicate(timeout=10)
+        server.wait(timeout=10)
 
 
 def trust(ssh: Ssh, address: str, key: str) -> None:
@@ -90,14 +91,13 @@ def login(ssh: Ssh, nodes: Cluster, name: str, key: str) -> None:
     )
 
 
-def _wait(nodes: Cluster, name: str, server: subprocess.Popen[str]) -> None:
+def _wait(nodes: Cluster, name: str, server: subprocess.Popen[bytes], log: Path) -> None:
     """Until the server answers."""
     line = f"import socket; socket.create_connection(({nodes.node(name).address!r}, {PORT}), timeout=1).close()"
     other = next(node.name for node in nodes.nodes if node.name != name)
     deadline = time.monotonic() + 20
     while nodes.run(other, [sys.executable, "-c", line]).returncode:
         if server.poll() is not None:
-            assert server.stderr is not None
-            pytest.skip(f"sshd does not start in a namespace: {server.stderr.read().strip()[-300:]}")
+            pytest.skip(f"sshd does not start in a namespace: {log.read_text(errors='replace').strip()[-300:]}")
         assert time.monotonic() < deadline, "sshd does not answer"
         time.sleep(0.2)
