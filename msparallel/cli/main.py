@@ -33,6 +33,7 @@ VERBS = {
     "plan-evaluate": "The planner's estimates against published measurements.",
     "run": "Train: alone, by local workers, or this node's part.",
     "launch": "Train on several machines from one place, after asking them all.",
+    "supervise": "Train to the end: watch, and start again after a fault.",
     "dryrun": "Compile for a cluster that is not there, and report what each rank holds and sends.",
     "simulate": "Execute all ranks on a virtual cluster and compare with one device.",
     "monitor": "Devices and a run while it runs: in the terminal, as JSON, for Prometheus.",

@@ -143,6 +143,7 @@ class _Node:
             self._events.send("done", result=outcome.result)
             return 0
         failure = failure or self._why(part, standing=[])
+        self._events.send("ranks", ranks=self._rank_reports())  # how far they came
         self._events.send("failed", **failure)
         left = end_marked(self._mark, tick=self._events.flush)
         part.wait()

@@ -24,6 +24,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from msparallel.slice import Slice
 
 FORMAT, VERSION = "msparallel-checkpoint", 1
 KINDS = ("model", "optimizer")
+_READERS = 8
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Arrays = Mapping[str, np.ndarray]
@@ -152,16 +154,37 @@ class CheckpointStore:
             except Damaged as damage:
                 self._notice(f"Checkpoint {path} is damaged and not used: {damage}")
         if self._folders():
-            raise UserError(
-                f"{self.root}\n  No checkpoint here is whole. Restore one, or start over with `--fresh` (the old "
-                f"output is moved aside, not deleted)."
-            )
+            raise self._none_whole()
         return None
+
+    def set_damaged_aside(self) -> list[tuple[Path, str]]:
+        """Rename the damaged checkpoints that are newer than the newest whole one to `step_NNNNNN.damagedN`: new path
+        and what is wrong, newest first. Unlike `newest` this reads every rank's slices.
+
+        Raises UserError where there are some and none is whole, or where one is of a newer version of the format.
+        """
+        damaged = []
+        for path in self._folders():
+            try:
+                self._read(path, every_hash=True)
+                break
+            except Damaged as damage:
+                damaged.append((path, str(damage)))
+        else:
+            if damaged:
+                raise self._none_whole()
+        return [(_set_aside(path), what) for path, what in damaged]
+
+    def _none_whole(self) -> UserError:
+        return UserError(
+            f"{self.root}\n  No checkpoint here is whole. Restore one, or start over with `--fresh` (the old output is "
+            f"moved aside, not deleted)."
+        )
 
     def _prepare(self, partial: Path, needed: int) -> None:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            for left_over in (*self.root.glob("step_*.partial"), *self.root.glob("step_*.replaced")):
+            for left_over in self.root.glob("step_*.partial"):
                 shutil.rmtree(left_over)
             free = shutil.disk_usage(self.root).free
             if free < needed * max(1, self.ranks):
@@ -192,13 +215,10 @@ class CheckpointStore:
 
     def _publish(self, partial: Path, final: Path) -> None:
         """The one moment at which the checkpoint begins to exist."""
-        replaced = final.with_name(f"{final.name}.replaced")
         if final.exists():  # a damaged one that a resumed run passed over
-            shutil.rmtree(replaced, ignore_errors=True)
-            final.rename(replaced)
+            _set_aside(final)
         partial.rename(final)
         _sync(self.root)
-        shutil.rmtree(replaced, ignore_errors=True)
         folders = self._folders()
         for old in folders[folders.index(final) :][self.keep :]:  # newer ones are damaged, and count for nothing
             shutil.rmtree(old)
@@ -208,7 +228,7 @@ class CheckpointStore:
         paths = [path for path in self.root.glob("step_*") if re.fullmatch(r"step_\d{6,}", path.name)]
         return sorted(paths, key=lambda path: int(path.name[5:]), reverse=True)
 
-    def _read(self, path: Path) -> Checkpoint:
+    def _read(self, path: Path, *, every_hash: bool = False) -> Checkpoint:
         head = _read_json(path / "state.json")
         if head.get("format") != FORMAT or not isinstance(head.get("version"), int):
             raise Damaged(f"state.json is not of the format {FORMAT}.")
@@ -226,7 +246,10 @@ class CheckpointStore:
         folders = [path / f"rank_{rank:04d}" for rank in range(head["ranks"])] or [path]
         mine = folders[self.rank if self.rank < len(folders) else 0]
         described = _read_json(mine / "slices.json") if head["ranks"] else head
-        for folder in folders:  # every rank looks at all files, so that all choose the same checkpoint
+        if every_hash:
+            with ThreadPoolExecutor(_READERS) as pool:  # hashing leaves Python's lock to others
+                list(pool.map(lambda folder: _check_hashes(folder, head), folders))
+        for folder in () if every_hash else folders:  # every rank looks at all, so that all choose the same checkpoint
             _check_files(folder, _read_json(folder / "slices.json") if head["ranks"] else head, hashes=folder == mine)
         return Checkpoint(
             path=path,
@@ -261,6 +284,23 @@ def export_safetensors(checkpoint: Checkpoint, target: Path) -> Path:
         partial.unlink(missing_ok=True)
         raise _cannot_write(target.parent, sum(array.nbytes for array in weights.values()), error) from error
     return target
+
+
+def _check_hashes(folder: Path, head: Mapping[str, Any]) -> None:
+    described = _read_json(folder / "slices.json") if head["ranks"] else head
+    _check_files(folder, described, hashes=False)
+    for name, expected in described["files"].items():
+        if _sha256(folder / name) != expected["sha256"]:
+            where = f"{folder.name}/{name}" if head["ranks"] else name
+            raise Damaged(f"{where} has another content than when it was written (sha256 differs).")
+
+
+def _set_aside(path: Path) -> Path:
+    """Rename a damaged checkpoint so that it is in nobody's way, and still there. Returns its new path."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.damaged{number}")).exists():
+        number += 1
+    return path.rename(aside)
 
 
 def _check_files(folder: Path, described: Mapping[str, Any], *, hashes: bool) -> None:
