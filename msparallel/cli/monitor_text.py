@@ -122,6 +122,12 @@ def _job(job: Job, width: int, unicode: bool) -> Iterator[RenderableType]:
         yield _line(f"checkpoint of step {job.checkpoint_step:,}, {duration(job.checkpoint_age_s)} ago")
     if job.restarts:
         yield _line(f"started again {job.restarts} time{'s' * (job.restarts > 1)}")
+    if job.incidents.count:
+        last = job.incidents
+        rank = f", rank {last.rank}" if last.rank is not None else ""
+        step = f" at step {last.step:,}" if last.step is not None else ""
+        told = f"{last.kind or 'not told yet'}{rank}{step}"
+        yield _line(f"{last.count} incident{'s' * (last.count > 1)}, the last: {told} (incidents/{last.last})")
 
 
 def _progress(job: Job) -> str:

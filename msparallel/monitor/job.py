@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from msparallel.errors import printable, short
+from msparallel.monitor.incidents import Incidents, read_incidents
 from msparallel.monitor.log_tail import Log, LogTail, TrainRecord
 from msparallel.monitor.run_files import RankFile, newest_checkpoint, process_is_here, read_ranks, whole
 
@@ -72,6 +73,8 @@ class Job:
     slowest: rank with the fewest steps; None where all have done as many.
     spread_s: from the first to the last rank's heartbeat of the same step.
     restarts: starts in the log after the first.
+    incidents: attempts that `supervise` saw fail.
+    vanished: the folder was there and is not any more; what it said last is still told.
     """
 
     folder: str
@@ -95,6 +98,8 @@ class Job:
     slowest: int | None
     spread_s: float | None
     restarts: int
+    incidents: Incidents
+    vanished: bool
     bad_lines: int
 
     @property
@@ -151,6 +156,8 @@ class JobWatch:
             slowest=slowest,
             spread_s=spread_s,
             restarts=max(0, log.starts - 1),
+            incidents=read_incidents(self.folder),
+            vanished=bool(log.starts or log.train) and not self.folder.is_dir(),
             bad_lines=log.bad_lines,
         )
 

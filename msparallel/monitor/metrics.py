@@ -145,6 +145,7 @@ def _job(job: Job) -> Iterator[tuple[str, str, list[str], list[_Series]]]:
     yield "checkpoint_step", "Step of the newest checkpoint.", label, one(job.checkpoint_step)
     yield "checkpoint_age_seconds", "Since the newest checkpoint was written.", label, one(job.checkpoint_age_s)
     yield "job_restarts", "Starts in the log after the first.", label, one(job.restarts)
+    yield "job_incidents", "Attempts that supervise saw fail.", label, one(job.incidents.count)
     ranks = ["recipe", "rank"]
 
     def each(values: Iterable[float | int | None]) -> list[_Series]:

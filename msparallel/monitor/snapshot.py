@@ -103,6 +103,8 @@ def job_troubles(job: Job) -> list[Trouble]:
         if behind > 1:
             found.append(Trouble(severity="warning", where=f"rank {job.slowest}",
                                  text=f"{behind:,} steps behind the first"))  # fmt: skip
+    if job.vanished:
+        found.append(Trouble(severity="warning", where=job.folder, text="the folder is not there any more"))
     if job.bad_lines:
         lines = f"{job.bad_lines:,} line{'s' * (job.bad_lines > 1)}"
         found.append(Trouble(severity="warning", where="log.jsonl", text=f"{lines} hold no record and were left out"))

@@ -158,6 +158,20 @@ def test_a_line_without_end_is_one_bad_line_and_what_follows_is_read(tmp_path):
     assert (tail.read().train[-1].step, tail.read().bad_lines) == (30, 1)
 
 
+def test_incidents_of_supervise(tmp_path):
+    write_rank(tmp_path, 0, now_s=NOW)
+    killed = {"fault": {"kind": "worker_killed", "rank": 1, "step": 7, "text": "Rank 1 was killed."}}
+    for name, text in {"001": "{}", "002": json.dumps(killed), "x": "{}"}.items():
+        (tmp_path / "incidents" / name).mkdir(parents=True)
+        (tmp_path / "incidents" / name / "incident.json").write_text(text)
+    told = watch(tmp_path).at(NOW).incidents
+    assert (told.count, told.last, told.kind, told.rank, told.step) == (2, "002", "worker_killed", 1, 7)
+    (tmp_path / "incidents" / "003").mkdir()  # its file is not written yet
+    assert (watch(tmp_path).at(NOW).incidents.count, watch(tmp_path).at(NOW).incidents.kind) == (3, "")
+    (tmp_path / "incidents" / "003" / "incident.json").write_text('{"fault": [1], "x": ')
+    assert watch(tmp_path).at(NOW).incidents.kind == ""
+
+
 def test_pipes_folders_and_links_to_nothing_in_place_of_files(tmp_path):
     logs = tmp_path / "logs"
     logs.mkdir()
@@ -179,6 +193,7 @@ def test_a_folder_that_vanishes_between_two_looks(tmp_path):
     shutil.rmtree(folder)
     job = watching.at(NOW + 10)
     assert job.ranks == () and job.losses[-1] == (40, 6.0) and job.log_age_s == 10
+    assert [trouble.text for trouble in job_troubles(job)] == ["the folder is not there any more"]
 
 
 json_values = st.recursive(
