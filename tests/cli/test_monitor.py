@@ -302,3 +302,41 @@ def test_help_is_fast_to_import():
     done = subprocess.run([sys.executable, "-c", code + "if m in sys.modules])"], capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
     assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("page", ["25_monitor.md", "25_monitor.zh-CN.md"])
+def test_the_page_quotes_what_is_printed(repo, page, capsys, monkeypatch):
+    monkeypatch.chdir(repo)
+    monkeypatch.setenv("COLUMNS", "100")
+    text = (repo / "docs" / page).read_text(encoding="utf-8")
+    quoted = re.findall(r"^```console\n\$ msparallel monitor (--from [^\n]*)\n(.*?)^```$", text, re.M | re.S)
+    assert len(quoted) == 2
+    for words, output in quoted:
+        assert call(*words.split()) == 0
+        assert capsys.readouterr().out == output
+
+
+def test_metrics_that_page_and_alerts_name_exist(repo, run, captures, now_s):
+    from prometheus_client import generate_latest
+
+    from msparallel.monitor.metrics import registry_of
+
+    registry = registry_of(lambda: Watch(Last(captures), JobWatch(run)).at(now_s))
+    there = {family.name for family in text_string_to_metric_families(generate_latest(registry).decode())}
+    there.add("msparallel_devices_sample_age_seconds")  # of a recording that says when it was made
+    alerts = (repo / "launch/monitor/alerts.yml").read_text()
+    assert set(re.findall(r"msparallel_\w+", alerts)) <= there
+    for page in ("25_monitor.md", "25_monitor.zh-CN.md"):
+        text = (repo / "docs" / page).read_text(encoding="utf-8")
+        table = text[text.index("`msparallel_...`") :].split("\n\n")[0]
+        named = set(re.findall(r"`([a-z_]+)`", "".join(line.split("|")[1] for line in table.splitlines()[2:])))
+        assert {f"msparallel_{name}" for name in named} == there
+
+
+def test_the_examples_for_prometheus_are_yaml_of_their_shape(repo):
+    import yaml
+
+    rules = yaml.safe_load((repo / "launch/monitor/alerts.yml").read_text())["groups"][0]["rules"]
+    assert all({"alert", "expr", "for", "labels", "annotations"} == set(rule) for rule in rules) and len(rules) == 4
+    scrape = yaml.safe_load((repo / "launch/monitor/prometheus.yml").read_text())
+    assert scrape["rule_files"] == ["alerts.yml"] and scrape["scrape_configs"][0]["job_name"] == "msparallel"
