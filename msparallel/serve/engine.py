@@ -26,7 +26,7 @@ from msparallel.serve.buckets import Buckets, buckets, fit
 
 
 class Weights(Protocol):
-    """Where parameters come from."""
+    """Where parameters come from (`weights/source.py`)."""
 
     def read(self, name: str, *, whole: Sequence[int]) -> np.ndarray:
         """A parameter under our name, of the shape `whole`."""
@@ -57,15 +57,21 @@ class Engine:
         self._model.set_train(False)
         self._windows = {size: Tensor(np.arange(size, dtype=np.int32)) for size in self.sizes.windows}
 
+    @property
+    def parameter_count(self) -> int:
+        """Of what `load` fills in."""
+        return len(self._parameters())
+
+    def _parameters(self) -> list[ms.Parameter]:
+        return [one for one in self._model.get_parameters() if not one.name.endswith("_cache")]
+
     def load(self, weights: Weights, progress: Callable[[str], object] = lambda name: None) -> None:
         """Fill in every parameter; `progress` is told their names.
 
         Raises UserError: weights that are not there or of another shape.
         """
         turned = self._model.transposed_weights()
-        for parameter in self._model.get_parameters():
-            if parameter.name.endswith("_cache"):
-                continue
+        for parameter in self._parameters():
             whole = parameter.shape[::-1] if parameter.name in turned else parameter.shape
             values = np.asarray(weights.read(parameter.name, whole=whole), np.float32)
             if parameter.name in turned:
