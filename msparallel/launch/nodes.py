@@ -31,11 +31,14 @@ from msparallel.train.run import RunResult, reporting_rank
 
 GRACE_S = 5.0
 """After one node has failed, how long the others may take to say that they failed earlier."""
+SILENT_S = 120.0
+"""Agents report once a second, after the package was imported: on a cold file server that can take a minute."""
 STOP_S = LEASE_S + 15.0
 """Longest that nodes take to end their processes once they are told to, or their lease has run out."""
 _MOST_LINE_BYTES = 8 * 1024 * 1024
 """Of an event: the result of a run of 100,000 steps has 2 MB."""
 _MOST_STDERR_BYTES = 64 * 1024
+_MOST_STEPS = 10**12
 _PASSED_ON = ("lease", "scheduler", "start")
 """Kinds of failure that are most often another node's in truth."""
 
@@ -69,6 +72,7 @@ class _Node:
     failed_at: float = 0.0
     left: list[str] = field(default_factory=list)
     gone: bool = False
+    heard: float = field(default_factory=time.monotonic)
 
 
 def run_nodes(
@@ -137,8 +141,11 @@ class _Nodes:
 
     def follow(self) -> None:
         """Until all nodes are done, or one has failed and the others have had time to say that they were first."""
-        while not all(node.result is not None and node.gone for node in self._nodes):
+        while any(node.result is None for node in self._nodes):
             self._turn()
+            for node in self._nodes:
+                if node.result is None and time.monotonic() - node.heard > SILENT_S:
+                    _fail(node, f"It said nothing for {SILENT_S:g} s.\n{_words(node)}".rstrip(), "link")
             if any(node.failed for node in self._nodes):
                 deadline = time.monotonic() + GRACE_S
                 while time.monotonic() < deadline and not all(node.failed or node.gone for node in self._nodes):
@@ -147,9 +154,9 @@ class _Nodes:
 
     def result(self) -> RunResult:
         """Of the rank that knows the loss. Raises the first failure."""
+        self._end()
         failed = [node for node in self._nodes if node.failed]
         if failed:
-            self._end()
             raise _first(failed, self._nodes)
         reporting = self._nodes[self._reporting // self._plan.devices_per_node]
         assert reporting.result is not None, "every node is done"
@@ -184,6 +191,7 @@ class _Nodes:
             node.err += chunk
             del node.err[:-_MOST_STDERR_BYTES]
             return
+        node.heard = time.monotonic()
         node.out += chunk
         *lines, rest = bytes(node.out).split(b"\n")
         node.out = bytearray(rest)
@@ -199,7 +207,7 @@ class _Nodes:
             return
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         kind = event.get("event")
         if kind == "ranks":
@@ -218,8 +226,8 @@ class _Nodes:
                 self._tell(
                     Progress(
                         phase=short(rank.get("phase", ""), 20),
-                        step=step if isinstance(step, int) else None,
-                        loss=float(loss) if isinstance(loss, (int, float)) else None,
+                        step=step if isinstance(step, int) and 0 <= step <= _MOST_STEPS else None,
+                        loss=loss if isinstance(loss, float) else None,
                     )
                 )
 
@@ -230,6 +238,8 @@ class _Nodes:
         self._ended = True
         try:
             self._ending.set()
+            if self._renewing.ident is not None:
+                self._renewing.join()
             for node in self._nodes:
                 _write(node, STOP + b"\n")
             deadline = time.monotonic() + STOP_S
@@ -266,17 +276,21 @@ def _let_go(node: _Node) -> None:
 def _fail(node: _Node, text: str, how: str, exit_code: Any = None) -> None:
     """Its first failure counts. When it came is told by this machine's clock: those of nodes can differ."""
     if node.failed is None:
-        code = exit_code if exit_code in (1, 2) else RunError.exit_code
+        code = 2 if exit_code == UserError.exit_code else RunError.exit_code
         node.failed, node.failed_at = {"text": text, "how": how, "exit_code": code}, time.monotonic()
 
 
 def _lost(node: _Node) -> str:
-    lines = [line for line in bytes(node.err).decode("utf-8", "replace").splitlines() if line.strip()]
-    text = "\n".join(f"  | {printable(short(line, 300))}" for line in lines[-5:])
     return (
         f"The connection to it ended with code {node.process.returncode} before its part was done; without it the "
-        f"node stops its part within {LEASE_S:g} s.\n{text}"
+        f"node stops its part within {LEASE_S:g} s.\n{_words(node)}"
     ).rstrip()
+
+
+def _words(node: _Node) -> str:
+    """The last of what came on stderr."""
+    lines = [line for line in bytes(node.err).decode("utf-8", "replace").splitlines() if line.strip()]
+    return "\n".join(f"  | {printable(short(line, 300))}" for line in lines[-5:])
 
 
 def _first(failed: list[_Node], nodes: list[_Node]) -> UserError:

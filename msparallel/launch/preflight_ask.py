@@ -214,7 +214,7 @@ def _object(data: bytes) -> Any:
         if line.startswith(b'{"format":'):
             try:
                 return json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return None
     return None
 

@@ -47,9 +47,13 @@ def request_from(text: str) -> Request:
     try:
         value = json.loads(text)
         request = Request(**{**value, "overrides": tuple(value["overrides"])})
-    except (ValueError, TypeError, KeyError):
+        texts = (request.recipe, *request.overrides, request.master_addr, request.token)
+        numbers = (request.node_rank, request.nodes, request.master_port)
+        if not all(isinstance(text, str) for text in texts) or any(type(number) is not int for number in numbers):
+            raise ValueError("other types")
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise UserError("The pre-flight's request is not of this version of msparallel.") from None
-    if not request.token.isalnum():
+    if not request.token.isascii() or not request.token.isalnum():
         raise UserError("The pre-flight's token is not made of letters and digits.")
     return request
 
