@@ -83,14 +83,10 @@ class _Progress:
         tqdm.monitor_interval = 0
         self._bar = tqdm(unit="B", unit_scale=True, unit_divisor=1024, delay=2, leave=False, desc="reading",
                          disable=None)  # fmt: skip
-        self._waiting = 0
         return self
 
     def add(self, count: int) -> None:
-        self._waiting += count
-        if self._waiting >= 1 << 20:  # a call for each line would take longer than reading it
-            self._bar.update(self._waiting)
-            self._waiting = 0
+        self._bar.update(count)
 
     def __exit__(self, *error: object) -> None:
         self._bar.close()

@@ -27,6 +27,9 @@ PARTS = (("#", "computes", "computing_us"), ("~", "waits for messages", "waits_u
          (".", "free", "free_us"))  # fmt: skip
 """Sign in a bar, part, field of RankTime."""
 MOST_RANKS, MOST_OPERATORS, MOST_GAPS, MOST_FINDINGS, MOST_LEFT_OUT = 16, 10, 4, 12, 5
+LEAST_BAR = 10
+_UNBROKEN = 10_000
+"""Columns: a table whose lines are not wrapped."""
 CORES = {"cube": "AI core", "vector": "AI vector", "cpu": "AI CPU", "communication": "communication", "other": "other"}
 
 
@@ -65,11 +68,12 @@ def _steps(found: Profile, width: int) -> list[str]:
     cells = [heads] + [(str(time.rank), "" if time.group == "all ranks" else time.group, time_text(time.step_us),
                         *(percent(time.share(getattr(time, field))) for _, _, field in PARTS),
                         percent(time.share(time.overlapped_us))) for time in shown]  # fmt: skip
-    lines = table(cells, width, right=(0, 2, 3, 4, 5, 6, 7))
-    room = max(10, min(44, width - max(map(len, lines)) - 3))
-    wide = max(map(len, lines))
-    bars = ["", *(_bar(time, room, longest) for time in shown)]
-    lines = [f"{line:<{wide}}  {bar}".rstrip() for line, bar in zip(lines, bars, strict=True)]
+    lines = table(cells, _UNBROKEN, right=(0, 2, 3, 4, 5, 6, 7))
+    room = width - max(map(len, lines)) - 3
+    if room >= LEAST_BAR:
+        lines = _beside(lines, [_bar(time, min(44, room), longest) for time in shown])
+    else:
+        lines = [*lines, "", *(f"  {time.rank:>4}  {_bar(time, width - 10, longest)}" for time in shown)]
     more = len(view.times) - len(shown)
     if more:
         lines.append(f"  and {more} more; shown are those that findings name, and the ends of each part")
@@ -90,6 +94,12 @@ def shown_ranks(found: Profile) -> list[RankTime]:
         wanted += [order[0].rank, order[-1].rank, order[len(order) // 2].rank]
     chosen = set(list(dict.fromkeys(wanted))[:MOST_RANKS])
     return [time for time in times if time.rank in chosen]
+
+
+def _beside(lines: list[str], bars: Sequence[str]) -> list[str]:
+    """A head and rows, and behind each row its bar."""
+    wide = max(map(len, lines))
+    return [f"{line:<{wide}}  {bar}".rstrip() for line, bar in zip(lines, ["", *bars], strict=True)]
 
 
 def _bar(time: RankTime, room: int, longest: float) -> str:
@@ -146,12 +156,10 @@ def _operators(view: View, width: int) -> list[str]:
                time_text(total.a_step_us), percent(total.share),
                "-" if total.operator.cube_share is None else percent(total.operator.cube_share))
               for total in shown]  # fmt: skip
-    lines = table(cells, width, right=(2, 3, 4, 5))
-    wide = max(map(len, lines))
-    room = min(24, width - wide - 2)
-    if room > 8:
-        bars = ["", *("#" * round(total.share / found[0].share * room) for total in shown)]
-        lines = [f"{line:<{wide}}  {bar}".rstrip() for line, bar in zip(lines, bars, strict=True)]
+    lines = table(cells, _UNBROKEN, right=(2, 3, 4, 5))
+    room = min(24, width - max(map(len, lines)) - 2)
+    if room >= LEAST_BAR and found[0].share > 0:
+        lines = _beside(lines, ["#" * round(total.share / found[0].share * room) for total in shown])
     cores = core_times(view)
     told = ", ".join(f"{CORES[core]} {time_text(cores[core])}" for core in CORES if cores.get(core))
     more = len(found) - len(shown)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 
-from msparallel.profiling.measured import HcclTest, TestRow
+from msparallel.profiling.measured import HcclTest, SizeRow
 from msparallel.profiling.table import Refused
 
 LARGEST_BYTES = 4 << 20
@@ -32,7 +32,7 @@ def read_hccl_test(text: str, name: str) -> HcclTest:
     """One output. Raises Refused where it has no row, or one that is not of this form."""
     if _HEADER.search(text) is None:
         raise Refused("has no header data_size(Bytes): | aveg_time(us): | alg_bandwidth(GB/s): | check_result:")
-    rows: list[TestRow] = []
+    rows: list[SizeRow] = []
     below = False
     for place, line in enumerate(text.splitlines(), 1):
         if _HEADER.match(line):
@@ -50,7 +50,7 @@ def read_hccl_test(text: str, name: str) -> HcclTest:
                     ranks=int(ranks[1]) if ranks and int(ranks[1]) > 1 else None, rows=tuple(rows))  # fmt: skip
 
 
-def _row(line: str, place: int) -> TestRow:
+def _row(line: str, place: int) -> SizeRow:
     found = _ROW.match(line)
     if found is None:
         raise Refused(f"line {place}: {line.strip()[:60]!r} is no row: bytes | microseconds | GB/s | result")
@@ -63,7 +63,7 @@ def _row(line: str, place: int) -> TestRow:
         printed = float(found[3])
     except ValueError:
         printed = 0.0
-    return TestRow(bytes=size, time_us=time_us, printed_gb_s=printed if 0 < printed < 1e9 else None, result=found[4],
+    return SizeRow(bytes=size, time_us=time_us, printed_gb_s=printed if 0 < printed < 1e9 else None, result=found[4],
                    line=place)  # fmt: skip
 
 

@@ -58,10 +58,11 @@ def kernels(table: Table, file: ProfileFile, names: RankNames) -> list[RankOpera
     cube_at, blocks_at = table.find("cube_utilization(%)"), table.find("Block Dim", "Block Num")
     mac_at = table.find("aic_mac_ratio") if cube_at is None else None
     found: dict[int, _Totals] = {}
+    cells: dict[str, int | None] = {}  # the same few devices and numbers of cores in every row
     for line, row in table.rows():
         try:
             took = positive(row[took_at])
-            device = whole(row[device_at]) if device_at is not None else None
+            device = _cell(cells, row[device_at]) if device_at is not None else None
             start = number(row[start_at]) if start_at is not None else None
             share = None
             if cube_at is not None:
@@ -69,7 +70,7 @@ def kernels(table: Table, file: ProfileFile, names: RankNames) -> list[RankOpera
                 share = None if share is None else share / 100
             elif mac_at is not None:
                 share = number(row[mac_at])
-            blocks = whole(row[blocks_at]) if blocks_at is not None else None
+            blocks = _cell(cells, row[blocks_at]) if blocks_at is not None else None
         except BadCell as bad:
             table.spoil(line, str(bad))
             continue
@@ -93,6 +94,16 @@ def kernels(table: Table, file: ProfileFile, names: RankNames) -> list[RankOpera
         if step_at is not None and len(totals.steps) < MOST_STEPS:
             totals.steps.add(row[step_at].strip())
     return [_rank(rank, totals, file.name) for rank, totals in sorted(found.items())]
+
+
+def _cell(known: dict[str, int | None], cell: str) -> int | None:
+    """`whole`, remembered. Raises BadCell."""
+    if cell in known:
+        return known[cell]
+    value = whole(cell)
+    if len(known) < MOST_TYPES:
+        known[cell] = value
+    return value
 
 
 def _count(totals: _Totals, key: tuple[str, str], took: float, share: float | None, line: int, name: str,

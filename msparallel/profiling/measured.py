@@ -228,7 +228,7 @@ class DataPipeline:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TestRow:
+class SizeRow:
     """A size that hccl_test ran; `result` is success, failed or NULL."""
 
     bytes: int
@@ -250,7 +250,7 @@ class HcclTest:
     file: str
     operation: str | None
     ranks: int | None
-    rows: tuple[TestRow, ...]
+    rows: tuple[SizeRow, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

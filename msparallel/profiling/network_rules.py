@@ -9,7 +9,7 @@ from msparallel.hardware import Hardware
 from msparallel.profiling.finding import Finding, percent, time_text
 from msparallel.profiling.hccl_test import bus_factor
 from msparallel.profiling.link_rules import SATURATED_MB, WELL_BELOW
-from msparallel.profiling.measured import HcclTest, Place, TestRow
+from msparallel.profiling.measured import HcclTest, Place, SizeRow
 from msparallel.profiling.view import View
 
 
@@ -44,7 +44,7 @@ def _results(test: HcclTest) -> list[Finding]:
     return found
 
 
-def _place(test: HcclTest, row: TestRow, result: str) -> Place:
+def _place(test: HcclTest, row: SizeRow, result: str) -> Place:
     return Place(test.file, row.line, f"{row.bytes} bytes in {row.time_us:g} us: {result}")
 
 

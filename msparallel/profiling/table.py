@@ -20,6 +20,8 @@ from typing import TextIO
 
 LONGEST_LINE = 1 << 18
 """Characters: the longest real line, a kernel with many shapes, has a few thousand."""
+TOLD_EVERY = 1 << 20
+"""Characters between two words to `told`."""
 LARGEST = 1e18
 """Time stamps in microseconds are 2e15."""
 _NOTHING = frozenset(("", "N/A", "NA", "n/a", "-", "None", "null"))
@@ -43,13 +45,16 @@ def number(cell: str) -> float | None:
     >>> number("1736413971558972.912\t"), number("N/A")
     (1736413971558973.0, None)
     """
-    cell = cell.strip().strip('"').strip()
-    if cell in _NOTHING:
-        return None
     try:
-        value = float(cell)
+        value = float(cell)  # passes over a TAB and blanks by itself
     except ValueError:
-        raise BadCell(f"{cell[:40]!r} is no number") from None
+        cell = cell.strip().strip('"').strip()
+        if cell in _NOTHING:
+            return None
+        try:
+            value = float(cell)
+        except ValueError:
+            raise BadCell(f"{cell[:40]!r} is no number") from None
     if not -LARGEST < value < LARGEST:
         raise BadCell(f"{cell[:40]!r} is out of range")
     return value
@@ -132,13 +137,17 @@ class Table:
 
 def _lines(file: TextIO, told: Told) -> Iterator[str]:
     """Lines of bounded length, so that a file without line ends takes no memory either."""
-    count = 0
+    count = passed = 0
     while line := file.readline(LONGEST_LINE):
         count += 1
         if len(line) >= LONGEST_LINE and not line.endswith("\n"):
             raise Refused(f"line {count} is longer than {LONGEST_LINE:,} characters")
-        told(len(line))
+        passed += len(line)
+        if passed >= TOLD_EVERY:
+            told(passed)
+            passed = 0
         yield line
+    told(passed)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ function draw(tag, settings, ...children) {
 function drawFindings() {
   const errors = data.findings.filter((one) => one.severity === "error").length;
   const count = data.findings.length;
-  byId("verdict").className = errors ? "differs" : "";
+  byId("verdict").className = errors ? "differs" : count ? "todo" : "";
   byId("verdict-text").textContent = !count ? "Nothing stands out" : errors ? "A device computes something wrong"
     : `${count} ${count === 1 ? "thing" : "things"} to change, what could gain most first`;
   byId("findings").replaceChildren(...data.findings.map((one) => make("li", { class: one.severity },
