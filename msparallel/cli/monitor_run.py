@@ -9,6 +9,7 @@ In: Asked, the words of the command line. Out: exit code; snapshots on the termi
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -140,7 +141,7 @@ def _job(asked: Asked) -> JobWatch | None:
     if asked.run is None:
         return None
     folder = Path(asked.run)
-    if folder.is_dir():
+    if os.path.isdir(folder):  # Path.is_dir raises for a name that is too long
         if asked.overrides:
             raise UserError(f"{asked.run} is a folder; {asked.overrides[0]} changes a recipe. Leave it out.")
         return JobWatch(_run_folder(folder))
@@ -159,9 +160,13 @@ def _job(asked: Asked) -> JobWatch | None:
 def _run_folder(folder: Path) -> Path:
     """The folder, if a run is in it."""
     parts = ("log.jsonl", "logs", "checkpoints")
-    if any((folder / part).exists() for part in parts):
+    if any(os.path.exists(folder / part) for part in parts):
         return folder
-    runs = sorted(entry.name for entry in folder.iterdir() if (entry / "log.jsonl").exists())[:5]
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise UserError(f"{folder}\n  It cannot be read: {error.strerror}.") from None
+    runs = [name for name in names if os.path.exists(folder / name / "log.jsonl")][:5]
     near = f" Runs below it: {', '.join(str(folder / name) for name in runs)}." if runs else ""
     raise UserError(f"{folder}\n  No run is in this folder: log.jsonl, logs or checkpoints is expected.{near}")
 

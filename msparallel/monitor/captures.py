@@ -110,7 +110,7 @@ def _refuse_without_a_table(recording: Recording) -> None:
 
 def _files(path: Path) -> list[tuple[Path, str]]:
     """(file, host that its folder names)."""
-    if not path.is_dir():
+    if not os.path.isdir(path):  # Path.is_dir raises for a name that is too long
         return [(path, "")]
     found = []
     for folder, host in [(path, ""), *((entry, entry.name) for entry in _entries(path) if _is(entry, stat.S_ISDIR))]:
@@ -147,8 +147,9 @@ def _read(path: Path) -> bytes:
             if size > MOST_FILE_BYTES:
                 raise UserError(f"{path}\n  {size:,} bytes; at most {MOST_FILE_BYTES:,} of a file are read.")
             return file.read(MOST_FILE_BYTES)
-    except OSError as error:
-        raise UserError(f"{path}\n  It cannot be read: {error.strerror}.") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path}\n  It cannot be read: {why}.") from None
 
 
 def _captures(file: Path, root: Path, host: str, text: str) -> Iterable[Capture]:
@@ -158,7 +159,7 @@ def _captures(file: Path, root: Path, host: str, text: str) -> Iterable[Capture]
     if all(word.isdigit() for word in words) and not is_address(own):
         own = ""
     # The name of a lone file is as good as any, but it says nothing about a host.
-    host = short(printable(host or (own if root.is_dir() else "") or RECORDED), 64)
+    host = short(printable(host or (own if os.path.isdir(root) else "") or RECORDED), 64)
     place = int(words[-1][:12]) if words and words[-1].isdecimal() and words[-1].isascii() else 0
     for count, (line, told_s, part) in enumerate(_parts(text)):
         name = str(file) if line == 1 else f"{file} (from line {line})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from devices.npu_smi_texts import info_a2, info_a3
@@ -113,6 +114,8 @@ def test_the_samples_of_public_reports(shared):
 def test_what_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="It cannot be read"):
         read_recording(tmp_path / "none")
+    with pytest.raises(UserError, match="It cannot be read"):
+        read_recording(Path("a\0b"))
     with pytest.raises(UserError, match="no file in it"):
         read_recording(tmp_path)
     os.mkfifo(tmp_path / "pipe")
