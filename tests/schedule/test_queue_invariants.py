@@ -128,13 +128,15 @@ def check_reservations(work: tuple[list[Job], Cluster], name: str) -> None:
         if decision is not None:
             if decision.piece in promised:
                 assert state.now <= promised[decision.piece]
+            for piece in [piece for piece in promised if decision.piece.key < piece.key and not decision.piece.spare]:
+                del promised[piece]  # a more urgent job has come, and starts before it
             return
         first = state.firm.waiting[0] if state.firm.waiting else None
         for piece in [piece for piece in promised if piece is not first]:
             del promised[piece]  # it runs, or somebody more urgent is first now
         if first is not None:
             held = reservation(state, first)
-            assert held.at_s > state.now or first.spare
+            assert held.at_s > state.now
             promised[first] = min(held.at_s, promised.get(first, held.at_s))
             assert held.at_s <= promised[first]
 
