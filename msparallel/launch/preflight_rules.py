@@ -181,7 +181,7 @@ def _folder(answer: Answer, facts: Facts, first: Facts | None, job: Job) -> Iter
 def _network(answer: Answer, facts: Facts, first: Facts | None, job: Job) -> Iterator[_Found]:
     wanted, port = job.layout.master_addr, job.layout.master_port
     if not answer.node_rank:
-        if len(job.layout.nodes) > 1 and facts.addresses and facts.addresses[0].startswith(("127.", "::1")):
+        if len(job.layout.nodes) > 1 and _loopback(facts):
             yield _Found(
                 "master",
                 wanted,
@@ -207,6 +207,8 @@ def _network(answer: Answer, facts: Facts, first: Facts | None, job: Job) -> Ite
             f"{facts.addresses[0]} is an address of this node too; msrun would start a second scheduler here. "
             "Addresses must be different on all nodes.",
         )
+    elif first and _loopback(first):
+        return  # told of node 0
     elif first and first.addresses and facts.addresses and facts.addresses[0] not in first.addresses:
         yield _Found(
             "master",
@@ -221,6 +223,10 @@ def _network(answer: Answer, facts: Facts, first: Facts | None, job: Job) -> Ite
             f"{facts.master_problem}. Node 0 listened there at that moment: look at routes and firewalls between the "
             f"two; MindSpore needs this port, and others between all nodes.",
         )
+
+
+def _loopback(facts: Facts) -> bool:
+    return bool(facts.addresses) and facts.addresses[0].startswith(("127.", "::1"))
 
 
 def _hardware(facts: Facts, job: Job) -> Iterator[_Found]:
