@@ -45,7 +45,8 @@ def profile_text(found: Profile, *, folder: str, width: int) -> str:
 
 def _head(view: View, folder: str) -> list[str]:
     measured = view.measured
-    told = [f"{sum(measured.read.values()):,} files, {measured.bytes_read / 2**20:,.1f} MiB"]
+    files = sum(measured.read.values())
+    told = [f"{files:,} file{'s' * (files > 1)}, {measured.bytes_read / 2**20:,.1f} MiB"]
     if view.times:
         steps = sorted({time.steps for time in view.times})
         count = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"

@@ -168,10 +168,11 @@ def test_hccl_tests():
     assert rules["hccl_test_failed"].severity == "error" and rules["hccl_test_unchecked"].severity == "info"
     rules = found(Measured(hccl_tests=(hccl((1 << 20, 100, "success"), (1 << 21, 900, "success")),)))
     assert "2,097,152 bytes" in rules["hccl_test_breaks_in"].root_cause
-    slow, fast = ((1 << 26, took, "success") for took in (20_000.0, 1_000.0))
+    slow, fast = ((1 << 28, took, "success") for took in (80_000.0, 4_000.0))
+    small = ((1 << 26, 20_000.0, "success"))
     rules = found(Measured(hccl_tests=(hccl(slow),)), hardware=A2)
     assert "3.36 GB/s" in rules["hccl_test_below_hardware"].root_cause
-    for test, machine in ((hccl(fast), A2), (hccl(slow), None), (hccl(slow, ranks=None), A2)):
+    for test, machine in ((hccl(fast), A2), (hccl(slow), None), (hccl(slow, ranks=None), A2), (hccl(small), A2)):
         assert "hccl_test_below_hardware" not in found(Measured(hccl_tests=(test,)), hardware=machine)
     assert bus_factor("reduce_scatter", 4) == 0.75
 
