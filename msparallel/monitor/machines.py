@@ -20,7 +20,7 @@ from msparallel.cluster.hosts import Host
 from msparallel.devices.npu_smi import DeviceTable, parse_info
 from msparallel.devices.query import NPU_SMI, query_devices, run_tool
 from msparallel.errors import UserError, printable
-from msparallel.launch.connect import CONNECT_TIMEOUT_S, node_command
+from msparallel.launch.connect import CONNECT_TIMEOUT_S, is_this_machine, node_command
 
 TIMEOUT_S = 5.0
 """Below the ten seconds that Prometheus waits for a scrape; npu-smi of eight devices takes one or two."""
@@ -81,9 +81,12 @@ class Hosts:
 
     def _ask(self, host: Host, now_s: float) -> Machine:
         told = {"host": host.name, "source": "npu-smi info", "time_s": now_s}
+        reached = host.address or host.name
         try:
+            if is_this_machine(reached):
+                return Machine(**told, table=query_devices(TIMEOUT_S))
             for program in NPU_SMI:
-                command = node_command(host.address or host.name, [program, "info"], shell=self._shell)
+                command = node_command(reached, [program, "info"], shell=self._shell)
                 answer = run_tool(command, timeout_s=CONNECT_TIMEOUT_S + TIMEOUT_S)
                 if answer.code != 127:  # what a shell says for a program that is not there; then the next place
                     break

@@ -140,5 +140,9 @@ def test_hosts_are_asked_through_another_program(npu_smi, tmp_path):
     hosts = Hosts([Host(name=name) for name in ("node_0", "node_1", "node_2")], [sys.executable, str(reach)])
     told = hosts.machines(0.0)
     assert [machine.host for machine in told] == ["node_0", "node_1", "node_2"]
+    npu_smi("echo 'dcmi module initialize failed. ret is -8020' >&2")
+    assert "-8020" in Hosts([Host(name="localhost")]).machines(0.0)[0].error  # asked without ssh
+    (tmp_path / "npu-smi").unlink()
+    assert "no Ascend driver" in Hosts([Host(name="localhost")]).machines(0.0)[0].error
     assert len(told[0].table.devices) == 2
     assert "no route" in told[1].error and "-8005" in told[2].error
