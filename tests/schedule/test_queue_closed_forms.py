@@ -24,7 +24,9 @@ JOBS = 25_000
 ONE = Cluster(nodes=1, devices_per_node=1)
 
 
-def streams(seed: int, rate: float, *, count: int = JOBS, fixed: bool = False, urgent: float = 0.0, **rest) -> list[list[Job]]:
+def streams(
+    seed: int, rate: float, *, count: int = JOBS, fixed: bool = False, urgent: float = 0.0, **rest
+) -> list[list[Job]]:
     """Poisson arrivals; durations exponential or 1; a part of the jobs urgent. Two streams of mirrored draws, whose
     common mean is nearer to the expectation than that of twice as many free ones."""
     return [_stream(random.Random(seed), rate, count, mirrored, fixed, urgent, rest) for mirrored in (False, True)]

@@ -42,7 +42,8 @@ def workload(draw) -> tuple[list[Job], Cluster]:
 
 
 WORK = workload()
-RULES = st.dictionaries(st.sampled_from("abc"), st.builds(QueueRule, weight=st.integers(1, 5), reclaimable=st.booleans()))
+RULE = st.builds(QueueRule, weight=st.integers(1, 5), reclaimable=st.booleans())
+RULES = st.dictionaries(st.sampled_from("abc"), RULE)
 NAMES = st.sampled_from(list(POLICIES))
 
 

@@ -191,6 +191,9 @@ def _shape(cells: Cells, gang: bool, cluster: Cluster) -> tuple[int, int] | None
     if gang and cells.has("min_devices"):
         cells.note("min_devices", "A gang has no fewer than all its devices. With gang=no it is the size of a replica.")
         return None
+    if not (cells.has("devices") or cells.has("nodes") or cells.has("devices_per_node")):
+        cells.note("devices", "It is missing: say devices, or nodes and devices_per_node.")
+        return None
     if not cells.has("devices"):
         nodes = cells.whole("nodes", None, least=1, most=10**6, needed=True)
         share = cells.whole("devices_per_node", None, least=1, most=10**6, needed=True)

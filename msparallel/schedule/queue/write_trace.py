@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msparallel.errors import printable
+from msparallel.errors import printable, short
 from msparallel.schedule.queue.job import Job
 
 _COLUMNS = ("job", "submit_s", "nodes", "devices_per_node", "duration_s", "class", "priority", "queue", "gang",
@@ -21,7 +21,7 @@ _COLUMNS = ("job", "submit_s", "nodes", "devices_per_node", "duration_s", "class
 
 def trace_text(jobs: Iterable[Job], remark: str) -> str:
     """Names of a trace need no quotes (`cells.py`)."""
-    lines = [f"# {printable(remark)}", ",".join(_COLUMNS)]
+    lines = [f"# {printable(short(remark, 500))}", ",".join(_COLUMNS)]
     for job in jobs:
         cells = (
             job.name, _number(job.submit_s), str(job.nodes), str(job.devices_per_node), _number(job.duration_s),
