@@ -202,11 +202,12 @@ def launch(
 
 
 def _without_our_own(states: list[WorkerState], msrun_log: Path) -> list[WorkerState]:
-    """Where a rank has said why it failed, msrun and `launch` killed the others: of those that are gone without a word
-    only the one that msrun found dead was killed by somebody else."""
-    if not any(state.state == "failed" for state in states):
+    """msrun and `launch` kill the others once one has ended: of the ranks that are gone without a word only the one that
+    msrun found dead was killed by somebody else, where it found one or a rank has said why it failed."""
+    killed_before = [state for state in states if state.state == "killed" and _signal_in(msrun_log, state.pid)]
+    if not killed_before and not any(state.state == "failed" for state in states):
         return states
-    return [state for state in states if state.state != "killed" or _signal_in(msrun_log, state.pid)]
+    return [state for state in states if state.state != "killed" or state in killed_before]
 
 
 def _failed(plan: Plan, failure: WorkerState, logs: Path, msrun_log: Path) -> UserError:
