@@ -1,0 +1,323 @@
+"""Which request gets what of the engine, and when.
+
+In: requests as token ids. Out: their tokens, one by one, as they are chosen. At most `slots` requests run at once, each
+with room for the longest answer, so that one which was let in can always be finished; others wait in a bounded queue,
+in which clients take turns; beyond that a request is refused and told when to come again.
+
+A turn of the loop reads one piece of one prompt, then takes one step of all requests that are answering: a long prompt
+delays the others by one piece a token, not by all of it.
+
+>>> scheduler = Scheduler(engine, slots=8, length=4096, chunk=128, most_waiting=32)  # doctest: +SKIP
+>>> task = asyncio.create_task(scheduler.run())  # doctest: +SKIP
+>>> async for choice in scheduler.submit(Request(prompt=[72, 105], max_tokens=16)):  # doctest: +SKIP
+...     print(choice.token)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from msparallel.serve.protocol import Chosen, Decode, Prefill, Step
+from msparallel.serve.sampling import Choice, Sampling
+from msparallel.serve.slots import Slots
+from msparallel.serve.waiting import WaitingQueue
+
+FinishReason = Literal["stop", "length"]
+_FIRST_GUESS_S = 5.0
+"""Seconds that a request takes, before one has ended."""
+
+
+class EngineLike(Protocol):
+    """What the scheduler needs of `EngineClient`."""
+
+    async def ask(self, message: Prefill | Decode) -> Chosen:
+        """Chosen tokens: one or none of a Prefill, one of each step of a Decode."""
+
+
+class QueueFull(Exception):
+    """Attributes:
+    retry_after_s: when a place will be free, by the requests that ended so far.
+    """
+
+    def __init__(self, retry_after_s: float):
+        super().__init__("the queue is full")
+        self.retry_after_s = retry_after_s
+
+
+class Draining(Exception):
+    """The server is about to end and takes nothing new."""
+
+
+class Expired(Exception):
+    """The request waited longer than it wanted to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Attributes:
+    prompt: token ids, at least one.
+    max_tokens: of the answer; with the prompt no more than the scheduler's `length`.
+    stop_tokens: ids that end the answer and are not part of it.
+    client: who sent it; clients take turns in the queue.
+    wait_s: it is given up after so long in the queue.
+    """
+
+    prompt: list[int]
+    max_tokens: int
+    sampling: Sampling = Sampling()
+    stop_tokens: frozenset[int] = frozenset()
+    client: str = ""
+    wait_s: float = 600.0
+
+
+@dataclass(eq=False)
+class _Running:
+    """A request on its way.
+
+    Attributes:
+        read: prompt tokens whose keys and values stand in the slot.
+        answer: tokens chosen so far.
+        out: what the one who asked reads: Choices, then a FinishReason or an exception.
+    """
+
+    request: Request
+    arrived_s: float
+    out: asyncio.Queue[Choice | FinishReason | Exception] = field(default_factory=asyncio.Queue)
+    slot: int = -1
+    read: int = 0
+    reused: int = 0
+    started_s: float = 0.0
+    answer: list[int] = field(default_factory=list)
+    ended: bool = False
+
+    @property
+    def prefilling(self) -> bool:
+        return self.read < len(self.request.prompt)
+
+    def holds(self) -> list[int]:
+        """Tokens whose keys and values stand in the slot: the last token of the answer was never read."""
+        return [*self.request.prompt[: self.read], *self.answer[:-1]]
+
+
+@dataclass
+class Counts:
+    """What happened so far: numbers for metrics.
+
+    Attributes:
+        prompt_tokens: read; reused_tokens of the prompts stood in a slot already.
+        steps: of decoding; stepped: requests summed over them.
+    """
+
+    accepted: int = 0
+    refused: int = 0
+    finished: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    answer_tokens: int = 0
+    steps: int = 0
+    stepped: int = 0
+
+
+class Answer:
+    """The tokens of one request: iterate over it; `reason` is known afterwards."""
+
+    def __init__(self, scheduler: Scheduler, running: _Running):
+        self._scheduler, self._running = scheduler, running
+        self.reason: FinishReason | None = None
+
+    @property
+    def reused_tokens(self) -> int:
+        """Of the prompt, which needed no reading."""
+        return self._running.reused
+
+    def __aiter__(self) -> AsyncIterator[Choice]:
+        return self._read()
+
+    async def _read(self) -> AsyncIterator[Choice]:
+        try:
+            while True:
+                item = await self._running.out.get()
+                if isinstance(item, Exception):
+                    raise item
+                if isinstance(item, str):
+                    self.reason = item
+                    return
+                yield item
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Nobody reads on: a waiting request leaves the queue, a running one its slot. Also after its end."""
+        self._scheduler.cancel(self._running)
+
+
+class Scheduler:
+    """Args:
+    engine: does the work.
+    slots, length: requests at once, tokens of each, prompt and answer together.
+    chunk: prompt tokens that the engine reads at once.
+    most_waiting: requests that may wait for a slot.
+    clock: seconds that only go forward.
+    """
+
+    def __init__(self, engine: EngineLike, *, slots: int, length: int, chunk: int, most_waiting: int,
+                 clock: Callable[[], float] = time.monotonic):  # fmt: skip
+        self.length, self.chunk = length, chunk
+        self.counts = Counts()
+        self._engine, self._clock = engine, clock
+        self._slots = Slots(slots)
+        self._waiting: WaitingQueue[_Running] = WaitingQueue()
+        self._most_waiting = most_waiting
+        self._running: list[_Running] = []
+        self._work = asyncio.Event()
+        self._draining = False
+        self._failure: Exception | None = None
+        self._took_s = _FIRST_GUESS_S
+        self.on_wait: Callable[[float], object] = lambda seconds: None
+        """Told how long a request waited for its slot."""
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of running requests whose keys and values are held."""
+        return sum(one.read + max(len(one.answer) - 1, 0) for one in self._running)
+
+    def submit(self, request: Request) -> Answer:
+        """Let a request in, to run or to wait.
+
+        Raises:
+            ValueError: it has no token, or more than a slot has room for.
+            QueueFull, Draining, or what ended the engine.
+        """
+        if not request.prompt or request.max_tokens < 1 or len(request.prompt) + request.max_tokens > self.length:
+            raise ValueError(f"{len(request.prompt)} + {request.max_tokens} tokens do not fit in {self.length}")
+        if self._failure is not None:
+            raise self._failure
+        if self._draining:
+            raise Draining("the server is about to end")
+        if self.waiting >= self._most_waiting + self._slots.free_count:
+            self.counts.refused += 1
+            raise QueueFull(self._retry_after())
+        running = _Running(request, self._clock())
+        self._waiting.put(request.client, running)
+        self.counts.accepted += 1
+        self._work.set()
+        return Answer(self, running)
+
+    def _retry_after(self) -> float:
+        """A slot is free every `took / slots` seconds, and all who wait are before a new one."""
+        return max(1.0, self._took_s / self._slots.count * (1 + self.waiting / 2))
+
+    def cancel(self, running: _Running) -> None:
+        """The one who asked has gone, or has what it wanted."""
+        if running.ended:
+            return
+        running.ended = True
+        self.counts.cancelled += 1
+        if not self._waiting.remove(running):
+            self._work.set()  # the loop takes its slot back between two steps
+
+    async def drain(self) -> None:
+        """Take nothing new, and return when everything that was let in has its answer."""
+        self._draining = True
+        while (self._running or len(self._waiting)) and self._failure is None:
+            await asyncio.sleep(0.02)
+
+    async def run(self) -> None:
+        """The loop; ends with what ended the engine, after everyone who waits was told."""
+        try:
+            while True:
+                self._tidy()
+                if not self._running:
+                    self._work.clear()
+                    if len(self._waiting):
+                        continue
+                    await self._work.wait()
+                    continue
+                await self._prefill()
+                await self._decode()
+                await asyncio.sleep(0)
+        except Exception as error:
+            self._failure = error
+            for one in [*self._running, *self._waiting]:
+                one.ended = True
+                one.out.put_nowait(error)
+            self._running.clear()
+            raise
+
+    def _tidy(self) -> None:
+        """Free what has ended, give up what waited too long, let in who is next."""
+        for one in [one for one in self._running if one.ended]:
+            self._running.remove(one)
+            self._slots.free(one.slot, one.holds())
+        now = self._clock()
+        for one in [one for one in self._waiting if now - one.arrived_s > one.request.wait_s]:
+            self._waiting.remove(one)
+            one.ended = True
+            self.counts.expired += 1
+            one.out.put_nowait(Expired(f"no slot in {one.request.wait_s:g} s"))
+        while self._slots.free_count and len(self._waiting):
+            one = self._waiting.pop()
+            one.slot, one.read = self._slots.take(one.request.prompt)
+            one.reused, one.started_s = one.read, now
+            self.counts.reused_tokens += one.read
+            self.on_wait(now - one.arrived_s)
+            self._running.append(one)
+
+    async def _prefill(self) -> None:
+        """One piece of the prompt that came first."""
+        one = next((one for one in self._running if one.prefilling and not one.ended), None)
+        if one is None:
+            return
+        piece = one.request.prompt[one.read : one.read + self.chunk]
+        last = one.read + len(piece) == len(one.request.prompt)
+        chosen = await self._engine.ask(Prefill(one.slot, one.read, piece, one.request.sampling if last else None))
+        one.read += len(piece)
+        self.counts.prompt_tokens += len(piece)
+        if last:
+            self._give(one, chosen.choices[0])
+
+    async def _decode(self) -> None:
+        """One token for everyone who is answering."""
+        rows = [one for one in self._running if one.answer and not one.ended]
+        if not rows:
+            return
+        steps = [Step(one.slot, len(one.request.prompt) + len(one.answer) - 1, one.answer[-1], one.request.sampling,
+                      len(one.answer)) for one in rows]  # fmt: skip
+        chosen = await self._engine.ask(Decode(steps))
+        self.counts.steps += 1
+        self.counts.stepped += len(rows)
+        for one, choice in zip(rows, chosen.choices, strict=True):
+            self._give(one, choice)
+
+    def _give(self, one: _Running, choice: Choice) -> None:
+        """A token to the one who asked, and its end where this was the last."""
+        one.answer.append(choice.token)
+        if one.ended:  # left while the engine worked
+            return
+        if choice.token in one.request.stop_tokens:
+            return self._end(one, "stop")
+        self.counts.answer_tokens += 1
+        one.out.put_nowait(choice)
+        if len(one.answer) == one.request.max_tokens:
+            self._end(one, "length")
+        return None
+
+    def _end(self, one: _Running, reason: FinishReason) -> None:
+        one.ended = True
+        self.counts.finished += 1
+        self._took_s += 0.1 * (self._clock() - one.started_s - self._took_s)
+        one.out.put_nowait(reason)
