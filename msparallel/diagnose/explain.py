@@ -79,7 +79,7 @@ def _is_weak(rule: Rule) -> tuple[bool, bool]:
 
 def _explains(cause: Seen, effect: Seen, first_wait_s: float | None) -> bool:
     if cause.hit.rule.sums_up and effect.hit.rule.generic:
-        return False
+        return cause.hit.rule.id in effect.hit.rule.consequence_of
     if effect.hit.rule.sums_up:
         return cause.order == effect.order or _in_time(cause, effect)
     if effect.hit.rule.waits and (cause.hit.rule.unknown or cause.hit.rule.sums_up):

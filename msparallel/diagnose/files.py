@@ -13,10 +13,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from msparallel.diagnose.reader import head_of
+from msparallel.diagnose.reader import as_text, encoding_of, head_of
 from msparallel.diagnose.rule import Kind
 from msparallel.errors import UserError, printable
 
+_ARCHIVES = {".tar", ".tgz", ".zip", ".xz", ".bz2", ".zst", ".7z", ".rar"}
 _SUFFIXES = {"", ".log", ".txt", ".out", ".err"}
 _BY_NAME: tuple[tuple[re.Pattern[str], Kind], ...] = (
     (re.compile(r"^sched(uler)?[_\w.-]*\.(log|txt)$"), "scheduler"),
@@ -56,7 +57,7 @@ def log_files(root: Path) -> tuple[list[LogFile], list[tuple[str, str]]]:
         UserError: where `root` is not there, or cannot be listed.
     """
     if root.is_file():
-        return _sorted([(root, root.name)])
+        return _sorted([(root, root.name)], [])
     if not root.is_dir():
         raise UserError(f"{printable(str(root))}: there is no such folder or file. Name the folder that holds the "
                         "logs, for example the --log_dir of msrun.")  # fmt: skip
@@ -64,12 +65,18 @@ def log_files(root: Path) -> tuple[list[LogFile], list[tuple[str, str]]]:
         next(os.scandir(root), None)
     except OSError as error:
         raise UserError(f"{printable(str(root))}: cannot be listed: {error.strerror}.") from None
-    paths = [Path(folder, name) for folder, _, names in os.walk(root) for name in names]
-    return _sorted([(path, path.relative_to(root).as_posix()) for path in paths])
+    closed: list[OSError] = []
+    paths: list[Path] = []
+    for folder, folders, names in os.walk(root, onerror=closed.append):
+        paths += [Path(folder, name) for name in names]
+        paths += [path for path in (Path(folder, name) for name in folders) if path.is_symlink()]
+    left_out = [(os.path.relpath(error.filename, root), f"cannot be listed: {error.strerror}") for error in closed]
+    return _sorted([(path, path.relative_to(root).as_posix()) for path in paths], left_out)
 
 
-def _sorted(paths: list[tuple[Path, str]]) -> tuple[list[LogFile], list[tuple[str, str]]]:
-    found, left_out = [], []
+def _sorted(paths: list[tuple[Path, str]],
+            left_out: list[tuple[str, str]]) -> tuple[list[LogFile], list[tuple[str, str]]]:  # fmt: skip
+    found: list[LogFile] = []
     for path, name in sorted(paths, key=lambda pair: _numbers_as_numbers(pair[1])):
         reason = _not_a_log(path)
         head = b""
@@ -78,10 +85,10 @@ def _sorted(paths: list[tuple[Path, str]]) -> tuple[list[LogFile], list[tuple[st
                 head = head_of(path)
             except (OSError, EOFError) as error:
                 reason = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-        if reason is None and b"\0" in head:
+        if reason is None and encoding_of(head) is None:
             reason = "is not text"
         if reason is None:
-            found.append(LogFile(path, name, kind_of(path.name, head), rank_of(path)))
+            found.append(LogFile(path, name, kind_of(path.name, as_text(head)), rank_of(path)))
         else:
             left_out.append((name, reason))
     return found, left_out
@@ -99,6 +106,8 @@ def _not_a_log(path: Path) -> str | None:
     name = path.name[:-3] if path.name.endswith(".gz") else path.name
     name = re.sub(r"\.\d{1,9}$", "", name)  # rotated: messages.1, worker_0.log.2
     suffix = Path(name).suffix.lower()
+    if suffix in _ARCHIVES:
+        return "is an archive; unpack it first"
     known = suffix in _SUFFIXES or any(form.search(name) for form, _ in _BY_NAME)
     return None if known else f"{suffix} is not the suffix of a log"
 

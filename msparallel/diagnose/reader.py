@@ -1,12 +1,19 @@
 """Log files as blocks of whole lines, so that a file of any size takes the same memory.
 
 In: a path, plain or gzip. Out: blocks of bytes that end at a line's end. A line longer than `LONGEST_LINE_BYTES` is cut
-there. Bytes are not decoded here: a log with broken characters is a log all the same.
+there. Bytes are not decoded here: a log with broken characters is a log all the same. Two things are mended, since the
+rules look for ASCII: UTF-16 (what PowerShell writes) becomes UTF-8, and holes of NUL bytes, which a crashed host or a
+rotation that cuts a file off leaves behind, are left out.
+
+>>> encoding_of(b"\xff\xfe[\x00E\x00"), encoding_of(b"[ERROR]"), encoding_of(b"ab\x00cd")
+('utf-16', 'utf-8', None)
 """
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +24,9 @@ LONGEST_LINE_BYTES = 1 << 16
 MOST_UNPACKED_BYTES = 4 << 30
 """Of one gzip file: a small file can unpack to any size."""
 HEAD_BYTES = 8192
+_HOLE = re.compile(rb"\0{16,}")
+_MOSTLY = 0.7
+"""Of every second byte NUL, so much makes UTF-16 without a mark."""
 
 
 class Unreadable(Exception):
@@ -44,8 +54,42 @@ def head_of(path: Path) -> bytes:
             raise OSError(f"broken gzip: {error}") from None
 
 
+def encoding_of(head: bytes) -> str | None:
+    """How a file that begins so is written; None where it is not text."""
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    text = _HOLE.sub(b"", head)
+    if b"\0" not in text:
+        return "utf-8"
+    for first, name in ((1, "utf-16-le"), (0, "utf-16-be")):
+        if head[first::2].count(0) > _MOSTLY * len(head) / 2 > 2 * head[1 - first :: 2].count(0):
+            return name
+    return None
+
+
+def as_text(head: bytes) -> bytes:
+    """First bytes of a file as `blocks` gives them."""
+    encoding = encoding_of(head) or "utf-8"
+    text = head if encoding == "utf-8" else head.decode(encoding, "replace").encode("utf-8", "replace")
+    return text.removeprefix(codecs.BOM_UTF8).replace(b"\0", b"")
+
+
+def _decoded(file: BinaryIO) -> Iterator[bytes]:
+    """The bytes of an open file, in blocks, as UTF-8 without holes and marks."""
+    block = file.read(BLOCK_BYTES)
+    encoding = encoding_of(block[:HEAD_BYTES])
+    decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding and encoding != "utf-8" else None
+    block = block.removeprefix(codecs.BOM_UTF8)
+    while block:
+        if decoder is not None:
+            yield decoder.decode(block).encode("utf-8", "replace")
+        else:
+            yield block.replace(b"\0", b"") if b"\0" in block else block
+        block = file.read(BLOCK_BYTES)
+
+
 def blocks(path: Path) -> Iterator[bytes]:
-    """Blocks of whole lines, each at most `BLOCK_BYTES` plus a line.
+    """Blocks of whole lines, each at most `BLOCK_BYTES` (of UTF-16 three halves of that) plus a line.
 
     Raises:
         Unreadable: after the blocks that could be read.
@@ -53,7 +97,7 @@ def blocks(path: Path) -> Iterator[bytes]:
     rest, read = b"", 0
     try:
         with open_log(path) as file:
-            while block := file.read(BLOCK_BYTES):
+            for block in _decoded(file):
                 read += len(block)
                 end = block.rfind(b"\n") + 1
                 if end:

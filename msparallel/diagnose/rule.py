@@ -13,7 +13,7 @@ import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib.resources import files
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -27,12 +27,18 @@ CAUSES = "causes"
 """In `consequence_of`: every rule that does not itself name `causes`."""
 
 
+_SAYS_CODE = (r"(?i)(?:code|ret|rc|result|status|reason|errno|err|error no|failed|failure|error)"
+              r"(?: is| no| value| num| number)?[\s:=(\[\]'\",]{1,4}(?:0x)?")  # fmt: skip
+"""What stands before a return code in the logs of CANN, MindSpore and torch_npu."""
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Pattern(_Strict):
-    """What a line must hold: `literal`, and where that is not enough `regex` too.
+    """What a line must hold: `literal`, and where that is not enough `regex` too. `code` is short for both: a return
+    code, where the line says that it is one (`ret: 507011`), and not a step or a size.
 
     Named groups of `regex`: `rank` (the rank that the line speaks for), `peer` (a rank that others wait for), `device`,
     `pid`; others fill the rule's `detail`. Lines of level WARNING and below count only with `any_level`:
@@ -42,6 +48,22 @@ class Pattern(_Strict):
     literal: str = Field(min_length=SHORTEST_LITERAL, pattern=r"^[^\n]+$")
     regex: str | None = None
     any_level: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_code(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or "code" not in data:
+            return data
+        code = data["code"]
+        if not re.fullmatch(r"\d{6}", str(code)) or {"literal", "regex"} & data.keys():
+            raise ValueError("code is six digits and stands for literal and regex")
+        rest = {key: value for key, value in data.items() if key != "code"}
+        return {"literal": code, "regex": _SAYS_CODE + rf"{code}(?!\d|\.\d|[,/]\d)", **rest}
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it was written as a `code`."""
+        return self.regex is not None and self.regex.startswith(_SAYS_CODE)
 
     @model_validator(mode="after")
     def _compiles(self) -> Pattern:

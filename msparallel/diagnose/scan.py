@@ -6,6 +6,7 @@ In: a `LogFile`, `Wanted` rules. Out: a `Scan`, whose size does not depend on th
 from __future__ import annotations
 
 import re
+from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ LONGEST_TEXT = 400
 SYSLOG_YEAR = 2000
 """Syslog lines have no year; a leap year, so that 29 February exists. `findings.py` puts the job's year in."""
 _LOOK_BACK_BYTES = 4096
+_ABOUT_LITERAL_BYTES, _ABOUT_CODE_BYTES = (1024, 2048), (48, 16)
+"""Before and from the literal: where its regex may match, so that a line of any length takes a bounded time."""
 
 _LEVEL = re.compile(rb"(?<![A-Za-z.])(?:(INFO|WARNING|WARN|DEBUG|TRACE|EVENT|NOTICE|level=(?:info|warning|debug))"
                     rb"|ERROR|CRITICAL|FATAL|EXCEPTION|level=(?:error|fatal)|\w*(?:Error|Exception):)(?![A-Za-z])")  # fmt: skip
@@ -34,6 +37,10 @@ _LEVEL = re.compile(rb"(?<![A-Za-z.])(?:(INFO|WARNING|WARN|DEBUG|TRACE|EVENT|NOT
 _QUIET_LETTER = re.compile(rb"^(?:\(.{1,80}?\) )?(?:\[rank\d{1,6}\]: ?)?\[?[WI]\d{0,4} (?:\d\d:\d\d:\d\d[.\d]*|[\w.]{1,60}:\d+\])")
 """A level of one letter: `[W530 17:44:21.4 compiler_depend.ts:526]`, `[W OpCommand.cpp:88]`, `I0709 20:08:32.572540`."""
 _LEVEL_BYTES = 160
+_PREFIX = re.compile(rb"(?:E {1,16}|\[rank\d{1,6}\]: ?|\([\w= ,.:-]{1,80}\) ?"
+                     rb"|(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w.]{1,60}:\d{1,6}\] ?"
+                     rb"|/[^\s:]{1,300}[:-]\d{1,9}[:-](?:\[rank\d{1,6}\]: ?)?){1,4}")  # fmt: skip
+"""What pytest, torchrun, Ray, vLLM and grep put before a line of another program."""
 _LINE_RANK = re.compile(rb"RankID:(\d{1,6})\b|\[rank(\d{1,6})\]|^\(\w{1,40} rank=(\d{1,6}) pid=")
 _IDENTITY = ("rankNum[", "RankID:", "[rank")
 _OWN_RANK = re.compile(rb"rankNum\[\d+\], ?rank\[(\d{1,6})\]")
@@ -138,15 +145,24 @@ class _Matcher:
         self.rule, self.pattern = rule, pattern
         self.literal = pattern.literal.encode("utf-8")
         self.regex = re.compile(pattern.regex.encode("utf-8")) if pattern.regex else None
+        self._before, self._behind = _ABOUT_CODE_BYTES if pattern.is_code else _ABOUT_LITERAL_BYTES
 
-    def groups(self, line: bytes, quiet: bool) -> dict[str, bytes] | None:
-        """Named groups where a line with the literal fits."""
+    def groups(self, line: bytes, bare: bytes, quiet: bool) -> dict[str, bytes] | None:
+        """Named groups where a line with the literal fits; `bare` is the line without what another program put before
+        it."""
         if quiet and not self.pattern.any_level:
             return None
         if self.regex is None:
             return {}
-        match = self.regex.search(line)
+        match = self._search(line)
+        if match is None and bare is not line:
+            match = self._search(bare)
         return None if match is None else {name: text for name, text in match.groupdict().items() if text}
+
+    def _search(self, line: bytes) -> re.Match[bytes] | None:
+        """The regex about the first place of the literal, so that a line of any length takes a bounded time."""
+        at = line.find(self.literal)
+        return self.regex.search(line, max(0, at - self._before), at + self._behind)
 
 
 def scan(file: LogFile, wanted: Wanted, progress: Callable[[int], object] = lambda count: None) -> Scan:
@@ -190,11 +206,12 @@ def _scan_block(found: Scan, block: bytes, lines: Prefilter, matchers: list[_Mat
 def _look_at(found: Scan, block: bytes, begin: int, end: int, line: int, matchers: list[_Matcher],
              year: int | None) -> None:  # fmt: skip
     text = block[begin:end]
-    quiet = _is_quiet(text)
+    quiet, prefix = _is_quiet(text), _PREFIX.match(text)
+    bare = text if prefix is None else text[prefix.end() :]
     if found.rank is None:
         _learn_rank(found, text)
     for matcher in matchers:
-        groups = matcher.groups(text, quiet) if matcher.literal in text else None
+        groups = matcher.groups(text, bare, quiet) if matcher.literal in text else None
         if groups is None:
             continue
         rule = matcher.rule
@@ -220,9 +237,9 @@ def _is_quiet(text: bytes) -> bool:
 
 
 def _learn_rank(found: Scan, text: bytes) -> None:
-    if own := _OWN_RANK.search(text):
+    if own := _OWN_RANK.search(text, 0, _LOOK_BACK_BYTES):
         found.rank = int(own[1])
-    elif len(found.told_ranks) < 2 and (told := _TOLD_RANK.search(text)):
+    elif len(found.told_ranks) < 2 and (told := _TOLD_RANK.search(text, 0, _LOOK_BACK_BYTES)):
         found.told_ranks.add(int(told[1] or told[2]))
 
 
@@ -253,7 +270,17 @@ def _add(hit: Hit, name: str, line: int, text: bytes, groups: dict[str, bytes]) 
             hit.peers[int(peer)] += 1
 
 
+def _decoded(text: bytes) -> str:
+    """UTF-8, else GB 18030, which older Chinese systems write; a character that is cut off at the end is left out."""
+    for encoding in ("utf-8", "gb18030"):
+        try:
+            return getincrementaldecoder(encoding)().decode(text)
+        except UnicodeDecodeError:
+            continue
+    return text.decode("utf-8", "backslashreplace")
+
+
 def shown(text: bytes) -> str:
     """A piece of a log as it may be shown."""
-    words = text[: 4 * LONGEST_TEXT].decode("utf-8", "backslashreplace").strip()
+    words = _decoded(text[: 4 * LONGEST_TEXT]).strip()
     return short(printable(without_secrets(words)).replace("\t", " "), LONGEST_TEXT)

@@ -16,7 +16,7 @@ _FORMS = (
     (re.compile(r"(?i)(?P<kept>\b(?:bearer|basic)\s+)[\w.~+/=-]{6,}"), r"\g<kept>***"),
     (re.compile(rf"(?i)(?P<kept>(?<![\w.-]){_NAME}[\"']?\s*[=:]\s*)(?:\"[^\"]*\"?|'[^']*'?|[^\s,;&\"')\]}}]+)"),
      r"\g<kept>***"),
-    (re.compile(rf"(?i)(?P<kept>--{_NAME}\s+)\S+"), r"\g<kept>***"),
+    (re.compile(rf"(?i)(?P<kept>(?<![\w.-])--{_NAME}\s+)\S+"), r"\g<kept>***"),
     (re.compile(r"\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|AKIA|LTAI|xox[abp]-)[\w-]{8,}"), "***"),
     (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?"), "***"),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY.*"), "***"),
