@@ -1,8 +1,9 @@
 """Documentation that can be wrong is run: commands, their quoted output, links, tables, recipe headers.
 
-Quoted output of `ls`, `cp`, `schema`, `show`, `validate`, `plan`, `plan-evaluate`, `import`, `export`, `profile` and
-`ranktable` (also in pipes) must be what the command prints now; a line `...` stands for any number of lines. `run` is
-not started: its recipe, overrides and options are resolved; what it writes under output/ is quoted as it was seen.
+Quoted output of `ls`, `cp`, `schema`, `show`, `validate`, `plan`, `plan-evaluate`, `import`, `export`, `profile`,
+`kubernetes` and `ranktable` (also in pipes) must be what the command prints now; a line `...` stands for any number of
+lines. `run` is not started: its recipe, overrides and options are resolved; what it writes under output/ is quoted as
+it was seen.
 After a change that is meant: MSPARALLEL_WRITE_DOCS=1 python -m pytest tests/test_docs.py, then read the diff.
 """
 
@@ -39,7 +40,7 @@ PAGES = sorted([*REPO.glob("README*.md"), *(REPO / "docs").glob("*.md")])
 PAIRS = [(page, page.with_name(f"{page.name[:-3]}.zh-CN.md")) for page in PAGES if not page.name.endswith(".zh-CN.md")]
 WRITE = bool(os.environ.get("MSPARALLEL_WRITE_DOCS"))
 EXECUTED = ("ls", "cp", "schema", "show", "validate", "plan", "plan-evaluate", "import", "export", "ranktable",
-            "profile")  # fmt: skip
+            "kubernetes", "profile")  # fmt: skip
 SHELL = ("diff", "sed", "cat", "head", "tail", "grep", "echo")
 """Programs that a quoted command may use beside msparallel; they run for real, in a folder of their own."""
 CODE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.M | re.S)

@@ -18,8 +18,11 @@ Examples:
   $ msparallel kubernetes --two-queues 32 -o queues.yaml
 """)  # fmt: skip
 @click.argument("arguments", metavar="RECIPE [SECTION.KEY=VALUE...]", nargs=-1)
-@click.option("--kind", type=click.Choice(["vcjob", "ascendjob", "msjob", "deployment"]),
-              help="Volcano Job, MindCluster's AscendJob, MSJob, Deployment; by default vcjob, deployment to serve.")
+@click.option(
+    "--kind",
+    type=click.Choice(["vcjob", "ascendjob", "msjob", "deployment"]),
+    help="Volcano Job, MindCluster's AscendJob, MSJob, Deployment; by default vcjob, deployment to serve.",
+)
 @click.option("--name", help="Of the job; by default the recipe's, with dashes.")
 @click.option("--image", help="Container image with msparallel, MindSpore and CANN.")
 @click.option("--namespace", default="default", show_default=True)
@@ -32,11 +35,20 @@ Examples:
 @click.option("--rank-table", is_flag=True, help="Wait for MindCluster's rank table and read it.")
 @click.option("--arch", type=click.Choice(["arm", "x86"]), default="arm", show_default=True, help="Of the nodes.")
 @click.option("--cpu", type=click.IntRange(0, 4096), default=0, help="Cores of a pod; by default none are asked for.")
-@click.option("--retries", type=click.IntRange(1, 1000), default=10, show_default=True,
-              help="How often a failed or evicted job starts again.")
+@click.option(
+    "--retries",
+    type=click.IntRange(1, 1000),
+    default=10,
+    show_default=True,
+    help="How often a failed or evicted job starts again.",
+)
 @click.option("--check", "check_file", metavar="FILE", help="Check this manifest instead; - reads it from stdin.")
-@click.option("--two-queues", type=click.IntRange(1, 1_000_000), metavar="DEVICES",
-              help="Write queues and priorities instead: training owns so many NPUs, inference borrows idle ones.")
+@click.option(
+    "--two-queues",
+    type=click.IntRange(1, 1_000_000),
+    metavar="DEVICES",
+    help="Write queues and priorities instead: training owns so many NPUs, inference borrows idle ones.",
+)
 @click.option("--scheduler-config", is_flag=True, help="Write the configuration of Volcano's scheduler that they need.")
 @click.option("-o", "--output", metavar="FILE", help="Write the manifest here instead of printing it.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file that differs.")
@@ -63,6 +75,7 @@ def command(
     from dataclasses import replace
     from pathlib import Path
 
+    from msparallel.cli.main import VERBS
     from msparallel.cli.recipe_arguments import split_overrides
     from msparallel.plan import resolve
     from msparallel.recipe.load import load_recipe, read_text
@@ -82,8 +95,11 @@ def command(
     )  # fmt: skip
     request = replace(request, image=image) if image is not None else request
     made = documents(plan, request, read_text(Path(recipe.path)))
-    told = {"kind": chosen, "name": request.name, "pods": plan.nodes}
-    return _write(made, head(plan, request), notes(plan, request), told, output, force, as_json)
+    facts = {"kind": chosen, "name": request.name, "pods": plan.nodes}
+    told = notes(plan, request)
+    if chosen == "deployment" and "serve" not in VERBS:
+        told.append("The pod runs `msparallel serve`, which is not part of this version.")
+    return _write(made, head(plan, request), told, facts, output, force, as_json)
 
 
 def _shared(devices: int | None, output: str | None, force: bool, as_json: bool) -> int:

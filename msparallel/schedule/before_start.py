@@ -15,9 +15,10 @@ import os
 import socket
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from msparallel.errors import RunError, UserError, printable
+from msparallel.errors import RecipeError, RunError, UserError, printable
 
 POLL_S = 2.0
 
@@ -60,18 +61,25 @@ def wait_for_host(name: str, until: float) -> str:
 
 
 def copy_table(source: str, target: str, until: float) -> None:
-    """Wait for a whole rank table and make a file of it. Raises RunError, or UserError for one that breaks a rule."""
-    from msparallel.cluster.check_table import check
-    from msparallel.cluster.wait_table import wait_for_table
-    from msparallel.errors import RecipeError
+    """Wait for a whole rank table and make a file of it.
 
-    table = wait_for_table(source, max(0.0, until - time.monotonic()))
-    if found := check(table, None).problems:
-        raise RecipeError(found)
+    The copy is what is checked: the source, in a ConfigMap's volume, is a symbolic link, which is no rank table.
+    Raises RunError where it is not whole in time, RecipeError for one that breaks a rule.
+    """
+    from msparallel.cluster.check_table import check
+    from msparallel.cluster.read_table import read_rank_table
+    from msparallel.cluster.wait_table import wait_for_table
+
     try:
-        data = Path(source).read_bytes()
-        partial = Path(f"{target}.partial")
-        partial.write_bytes(data)
+        wait_for_table(source, max(0.0, until - time.monotonic()))
+    except RecipeError as error:
+        raise RunError(f"{source}: ascend-operator has not written a rank table here.\n{error.problems[0]}") from None
+    partial = Path(f"{target}.partial")
+    try:
+        partial.write_bytes(Path(source).read_bytes())
+        if found := check(read_rank_table(partial), None).problems:
+            partial.unlink()
+            raise RecipeError([replace(problem, file=source) for problem in found])
         os.replace(partial, target)
     except OSError as error:
         raise RunError(f"{target}: cannot be written: {error.strerror}.") from None

@@ -98,8 +98,12 @@ def in_main(path: str, value: Any) -> Callable[[Any], None]:
 
 
 def task(**more: Any) -> dict[str, Any]:
-    return {"name": "other", "replicas": 1, "template": {"spec": {"restartPolicy": "Never", "containers": [
-        {"name": "c", "image": "x"}]}}, **more}  # fmt: skip
+    return {
+        "name": "other",
+        "replicas": 1,
+        "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "x"}]}},
+        **more,
+    }
 
 
 POLICIES = "spec.policies"
@@ -124,8 +128,14 @@ CASES: list[tuple[str, str, Callable[[Any], None]]] = [
     ("duplicate_event", "vcjob", put(f"{POLICIES}.1", {"event": "PodFailed", "action": "AbortJob"})),
     ("duplicate_event", "vcjob", put("spec.tasks.0.policies.1", {"event": "TaskCompleted", "action": "AbortJob"})),
     ("policy_code_zero", "vcjob", put(f"{POLICIES}.1", {"exitCode": 0, "action": "AbortJob"})),
-    ("duplicate_code", "vcjob", both(put(f"{POLICIES}.1", {"exitCode": 3, "action": "AbortJob"}),
-                                     put(f"{POLICIES}.2", {"exitCode": 3, "action": "RestartJob"}))),
+    (
+        "duplicate_code",
+        "vcjob",
+        both(
+            put(f"{POLICIES}.1", {"exitCode": 3, "action": "AbortJob"}),
+            put(f"{POLICIES}.2", {"exitCode": 3, "action": "RestartJob"}),
+        ),
+    ),
     ("any_event", "vcjob", put(f"{POLICIES}.1", {"event": "*", "action": "AbortJob"})),
     ("plugin", "vcjob", put("spec.plugins.svv", [])),
     ("volume_mount_path", "vcjob", put("spec.volumes", [{"volumeClaimName": "a"}])),
@@ -133,8 +143,14 @@ CASES: list[tuple[str, str, Callable[[Any], None]]] = [
     ("volume_claim", "vcjob", put("spec.volumes", [{"mountPath": "/a"}])),
     ("volume_claim", "vcjob", put("spec.volumes", [{"mountPath": "/a", "volumeClaimName": "a", "volumeClaim": {}}])),
     ("depends_on", "vcjob", put("spec.tasks.0.dependsOn", {"name": ["nobody"]})),
-    ("depends_circle", "vcjob", both(put("spec.tasks.0.dependsOn", {"name": ["other"]}),
-                                     put("spec.tasks.1", task(dependsOn={"name": ["worker"]})))),
+    (
+        "depends_circle",
+        "vcjob",
+        both(
+            put("spec.tasks.0.dependsOn", {"name": ["other"]}),
+            put("spec.tasks.1", task(dependsOn={"name": ["worker"]})),
+        ),
+    ),
     ("root_queue", "vcjob", put("spec.queue", "root")),
     ("restart_policy_always", "vcjob", in_spec("restartPolicy", None)),
     # ascend-operator
@@ -155,8 +171,11 @@ CASES: list[tuple[str, str, Callable[[Any], None]]] = [
     ("port_name", "ascendjob", put(f"{SCHEDULER}.template.spec.containers.0.ports.0.name", "port")),
     ("no_scheduler", "ascendjob", put(SCHEDULER, None)),
     ("no_leader", "ascendjob", both(put("metadata.labels.framework", "pytorch"), put(SCHEDULER, None))),
-    ("scheduler_has_devices", "ascendjob", put(f"{SCHEDULER}.template.spec.containers.0.resources",
-                                               {"limits": {NPU: 8}})),
+    (
+        "scheduler_has_devices",
+        "ascendjob",
+        put(f"{SCHEDULER}.template.spec.containers.0.resources", {"limits": {NPU: 8}}),
+    ),
     ("min_available", "ascendjob", put("spec.runPolicy.schedulingPolicy.minAvailable", 6)),
     ("gang_partial", "ascendjob", put("spec.runPolicy.schedulingPolicy.minAvailable", 4)),
     # ms-operator
@@ -174,8 +193,11 @@ CASES: list[tuple[str, str, Callable[[Any], None]]] = [
     ("resource_name", "vcjob", in_main("resources", {"limits": {"huawei.com/Ascend910B": 8}})),
     ("device_count", "vcjob", in_main("resources", {"limits": {NPU: 0}})),
     ("device_count", "vcjob", in_main("resources", {"limits": {NPU: 1.5}})),
-    ("device_count", "vcjob", both(in_spec("nodeSelector.accelerator-type", "module"),
-                                   in_main("resources", {"limits": {NPU: 3}}))),
+    (
+        "device_count",
+        "vcjob",
+        both(in_spec("nodeSelector.accelerator-type", "module"), in_main("resources", {"limits": {NPU: 3}})),
+    ),
     ("more_than_a_node", "vcjob", in_main("resources", {"limits": {NPU: 16}})),
     ("more_than_a_node", "vcjob", both(in_spec("nodeSelector", {}), in_main("resources", {"limits": {NPU: 32}}))),
     ("volume_name", "vcjob", in_spec("volumes.0.name", "A")),
@@ -186,8 +208,11 @@ CASES: list[tuple[str, str, Callable[[Any], None]]] = [
     ("privileged", "vcjob", in_main("securityContext.privileged", True)),
     ("secret_in_manifest", "vcjob", in_main("env.0", {"name": "HF_TOKEN", "value": "hf_x"})),
     ("hccl_if_ip", "ascendjob", in_spec("hostNetwork", None)),
-    ("visible_devices", "vcjob", in_main("env.0.valueFrom.fieldRef.fieldPath",
-                                         "metadata.annotations['huawei.com/Ascend310P']")),
+    (
+        "visible_devices",
+        "vcjob",
+        in_main("env.0.valueFrom.fieldRef.fieldPath", "metadata.annotations['huawei.com/Ascend310P']"),
+    ),
     # names
     ("no_kind", "vcjob", put("kind", None)),
     ("name", "vcjob", put("metadata.name", "Job_1")),
@@ -216,7 +241,7 @@ CASES: list[tuple[str, str, Callable[[Any], None]]] = [
     ("overcommit_blocks_reclaim", "conf", conf("- name: drf", "- name: overcommit\n  - name: drf")),
     ("proportion_caps", "conf", conf("- name: capacity", "- name: proportion")),
     ("gang_keeps_last", "conf", conf("    enableReclaimable: false\n", "")),
-]  # fmt: skip
+]
 
 
 def rules_of(values: Any) -> set[str]:
@@ -237,7 +262,9 @@ def test_each_rule_is_found_with_its_line(rule: str, kind: str, change: Callable
     checked = check_text(text, "x.yaml")
     found = next(problem for problem in [*checked.problems, *checked.advice] if problem.rule == rule)
     assert found in (checked.advice if rule in ADVICE else checked.problems)
-    assert found.file == "x.yaml" and found.line and found.line <= len(text.splitlines()) and found.message.endswith(".")
+    assert (
+        found.file == "x.yaml" and found.line and found.line <= len(text.splitlines()) and found.message.endswith(".")
+    )
 
 
 def test_every_rule_has_a_case(repo: Path) -> None:
@@ -298,9 +325,12 @@ REFUSED = {
     "odd_key": ["? [a]\n: b"],
     "duplicate_key": ["a: 1\na: 2"],
     "odd_value": ["a: 2001-99-99"],
-    "too_large": ["a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
-        f"{chr(98 + at)}: &{chr(98 + at)} [{','.join([f'*{chr(97 + at)}'] * 10)}]\n" for at in range(8)), "a: &a [*a]"],
-}  # fmt: skip
+    "too_large": [
+        "a: &a [1,1,1,1,1,1,1,1,1,1]\n"
+        + "".join(f"{chr(98 + at)}: &{chr(98 + at)} [{','.join([f'*{chr(97 + at)}'] * 10)}]\n" for at in range(8)),
+        "a: &a [*a]",
+    ],
+}
 
 
 @pytest.mark.parametrize(("rule", "text"), [(rule, text) for rule, texts in REFUSED.items() for text in texts])
@@ -321,26 +351,116 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_numbers_of_anybody_s() -> None:
-    assert [whole(one) for one in (8, "8", 8.0, True, "8Gi", None, -1, "9" * 30, 1e300)] == [8, 8, 8, None, None, None, -1,
-                                                                                           None, None]  # fmt: skip
+    assert [whole(one) for one in (8, "8", 8.0, True, "8Gi", None, -1, "9" * 30, 1e300)] == [
+        8,
+        8,
+        8,
+        None,
+        None,
+        None,
+        -1,
+        None,
+        None,
+    ]
     assert [number(one) for one in (8, "8", True, 8.0)] == [8, None, None, None]
-    assert [quantity(one) for one in ("500m", "2Gi", "1k", 3, "x", None, True, "1.5")] == [0.5, 2 * 2**30, 1000.0, 3.0, None,
-                                                                                           None, None, 1.5]  # fmt: skip
+    assert [quantity(one) for one in ("500m", "2Gi", "1k", 3, "x", None, True, "1.5")] == [
+        0.5,
+        2 * 2**30,
+        1000.0,
+        3.0,
+        None,
+        None,
+        None,
+        1.5,
+    ]
 
 
-WORDS = st.sampled_from([
-    "Job", "AscendJob", "MSJob", "Queue", "PriorityClass", "ConfigMap", "Deployment", "batch.volcano.sh/v1alpha1", "v1",
-    "mindxdl.gitee.com/v1", "mindspore.gitee.com/v1", "scheduling.volcano.sh/v1beta1", "scheduling.k8s.io/v1", "apps/v1", NPU,
-    "PodFailed", "*", "worker", "Scheduler", "Worker", "\x1b[31m", "8", "a" * 300,
-])  # fmt: skip
-KEYS = st.sampled_from([
-    "apiVersion", "kind", "metadata", "name", "namespace", "labels", "spec", "tasks", "replicas", "minAvailable", "policies",
-    "event", "events", "exitCode", "action", "plugins", "volumes", "mountPath", "dependsOn", "template", "containers", "env",
-    "initContainers", "resources", "limits", "requests", NPU, "volumeMounts", "hostNetwork", "nodeSelector", "valueFrom",
-    "accelerator-type", "fieldRef", "fieldPath", "securityContext", "privileged", "replicaSpecs", "msReplicaSpecs", "Worker",
-    "Scheduler", "runPolicy", "schedulingPolicy", "weight", "deserved", "guarantee", "resource", "capability", "value", "data",
-    "volcano-scheduler.conf", "items", "framework", "ports", "containerPort", "volumeClaimTemplates",
-])  # fmt: skip
+WORDS = st.sampled_from(
+    [
+        "Job",
+        "AscendJob",
+        "MSJob",
+        "Queue",
+        "PriorityClass",
+        "ConfigMap",
+        "Deployment",
+        "batch.volcano.sh/v1alpha1",
+        "v1",
+        "mindxdl.gitee.com/v1",
+        "mindspore.gitee.com/v1",
+        "scheduling.volcano.sh/v1beta1",
+        "scheduling.k8s.io/v1",
+        "apps/v1",
+        NPU,
+        "PodFailed",
+        "*",
+        "worker",
+        "Scheduler",
+        "Worker",
+        "\x1b[31m",
+        "8",
+        "a" * 300,
+    ]
+)
+KEYS = st.sampled_from(
+    [
+        "apiVersion",
+        "kind",
+        "metadata",
+        "name",
+        "namespace",
+        "labels",
+        "spec",
+        "tasks",
+        "replicas",
+        "minAvailable",
+        "policies",
+        "event",
+        "events",
+        "exitCode",
+        "action",
+        "plugins",
+        "volumes",
+        "mountPath",
+        "dependsOn",
+        "template",
+        "containers",
+        "env",
+        "initContainers",
+        "resources",
+        "limits",
+        "requests",
+        NPU,
+        "volumeMounts",
+        "hostNetwork",
+        "nodeSelector",
+        "valueFrom",
+        "accelerator-type",
+        "fieldRef",
+        "fieldPath",
+        "securityContext",
+        "privileged",
+        "replicaSpecs",
+        "msReplicaSpecs",
+        "Worker",
+        "Scheduler",
+        "runPolicy",
+        "schedulingPolicy",
+        "weight",
+        "deserved",
+        "guarantee",
+        "resource",
+        "capability",
+        "value",
+        "data",
+        "volcano-scheduler.conf",
+        "items",
+        "framework",
+        "ports",
+        "containerPort",
+        "volumeClaimTemplates",
+    ]
+)
 ANY = st.recursive(
     WORDS | st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=6),
@@ -381,7 +501,11 @@ def test_any_shape_gets_an_answer(values: Any) -> None:
 
 
 @settings(max_examples=80, **QUIET)
-@given(st.sampled_from(["vcjob", "ascendjob", "msjob", "queue", "conf"]), st.lists(st.integers(0, 40), min_size=1, max_size=9), ANY)
+@given(
+    st.sampled_from(["vcjob", "ascendjob", "msjob", "queue", "conf"]),
+    st.lists(st.integers(0, 40), min_size=1, max_size=9),
+    ANY,
+)
 def test_a_good_manifest_with_anything_in_it_gets_an_answer(kind: str, path: list[int], value: Any) -> None:
     _told(_shaken(kind, path, value))
 
@@ -402,6 +526,10 @@ def test_any_shape_and_text_gets_an_answer_at_length(values: Any, text: str) -> 
 
 @pytest.mark.slow
 @settings(max_examples=2000, **QUIET)
-@given(st.sampled_from(["vcjob", "ascendjob", "msjob", "queue", "conf"]), st.lists(st.integers(0, 40), min_size=1, max_size=9), ANY)
+@given(
+    st.sampled_from(["vcjob", "ascendjob", "msjob", "queue", "conf"]),
+    st.lists(st.integers(0, 40), min_size=1, max_size=9),
+    ANY,
+)
 def test_a_good_manifest_with_anything_in_it_at_length(kind: str, path: list[int], value: Any) -> None:
     _told(_shaken(kind, path, value))

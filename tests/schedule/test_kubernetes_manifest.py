@@ -86,13 +86,19 @@ def test_every_recipe_as_every_kind(name: str) -> None:
             assert [problem for one in loaded for problem in errors(one)] == []
             checked = check_text(made, "job.yaml")
             assert checked.problems == [] and checked.advice == []
-            assert next(one for one in loaded if one["metadata"]["name"].endswith("-recipe"))["data"] == {f"{name}.yaml": text}
+            assert next(one for one in loaded if one["metadata"]["name"].endswith("-recipe"))["data"] == {
+                f"{name}.yaml": text
+            }
 
 
 def test_the_job_has_the_recipe_s_pods_and_devices() -> None:
     for nodes, devices, hardware in ((4, 8, "atlas_800t_a2"), (8, 4, "atlas_900_a2"), (2, 16, "atlas_900_a3")):
-        plan = plan_of("llama2_13b_dp4_tp4_pp2", f"cluster.nodes={nodes}", f"cluster.devices_per_node={devices}",
-                       f"cluster.hardware={hardware}")  # fmt: skip
+        plan = plan_of(
+            "llama2_13b_dp4_tp4_pp2",
+            f"cluster.nodes={nodes}",
+            f"cluster.devices_per_node={devices}",
+            f"cluster.hardware={hardware}",
+        )
         job = objects(plan, "vcjob")["Job"]
         task = job["spec"]["tasks"][0]
         assert job["spec"]["minAvailable"] == task["minAvailable"] == task["replicas"] == nodes
@@ -118,7 +124,13 @@ def test_each_pod_starts_its_node_s_workers() -> None:
         command = spec["containers"][0]["command"]
         assert len(command) == len(ours)
         differs = {word for word, theirs in zip(command, ours, strict=True) if word != theirs}
-        assert differs == {rank, address, port, "0,8,16,24", "/etc/msparallel/recipe/llama2_13b_dp4_tp4_pp2.yaml"} - set(ours)
+        assert differs == {
+            rank,
+            address,
+            port,
+            "0,8,16,24",
+            "/etc/msparallel/recipe/llama2_13b_dp4_tp4_pp2.yaml",
+        } - set(ours)
         assert option(command, "--node_rank") == rank and option(command, "--master_addr") == address
         assert option(command, "--tail_worker_log") == "0,8,16,24", "every pod shows a rank of its own"
         waits = spec.get("initContainers", [{}])[0].get("command", [])
@@ -126,14 +138,26 @@ def test_each_pod_starts_its_node_s_workers() -> None:
 
 
 def test_one_device_needs_no_msrun_and_an_ascendjob_no_scheduler() -> None:
-    plan = plan_of("qwen3_8b_dp2_tp4", "parallel.mode=stand_alone", "parallel.data_parallel=1", "parallel.model_parallel=1",
-                   "parallel.sequence_parallel=false", "parallel.optimizer_shard=null", "cluster.devices_per_node=1",
-                   "train.global_batch_size=8")  # fmt: skip
+    plan = plan_of(
+        "qwen3_8b_dp2_tp4",
+        "parallel.mode=stand_alone",
+        "parallel.data_parallel=1",
+        "parallel.model_parallel=1",
+        "parallel.sequence_parallel=false",
+        "parallel.optimizer_shard=null",
+        "cluster.devices_per_node=1",
+        "train.global_batch_size=8",
+    )
     for kind in ("vcjob", "ascendjob"):
         specs = pod_specs(objects(plan, kind))
         assert list(specs) == ["worker"]
-        assert specs["worker"]["containers"][0]["command"][:5] == ["python", "-m", "msparallel", "run",
-                                                                  "/etc/msparallel/recipe/qwen3_8b_dp2_tp4.yaml"]  # fmt: skip
+        assert specs["worker"]["containers"][0]["command"][:5] == [
+            "python",
+            "-m",
+            "msparallel",
+            "run",
+            "/etc/msparallel/recipe/qwen3_8b_dp2_tp4.yaml",
+        ]
     assert check_text(manifest(plan, request(plan, "ascendjob"), "a: 1\n"), "f").problems == []
 
 
@@ -214,7 +238,9 @@ def test_a_rank_table_is_waited_for_and_copied_to_a_file() -> None:
 def test_a_failed_or_evicted_job_starts_again_from_its_checkpoint() -> None:
     plan = plan_of("llama2_13b_dp4_tp4_pp2")
     spec = objects(plan, "vcjob", retries=4)["Job"]["spec"]
-    assert spec["policies"] == [{"events": ["PodEvicted", "PodFailed"], "action": "RestartJob"}] and spec["maxRetry"] == 4
+    assert (
+        spec["policies"] == [{"events": ["PodEvicted", "PodFailed"], "action": "RestartJob"}] and spec["maxRetry"] == 4
+    )
     assert spec["tasks"][0]["template"]["spec"]["restartPolicy"] == "Never"
     job = objects(plan, "ascendjob", retries=4)["AscendJob"]
     assert job["spec"]["runPolicy"]["backoffLimit"] == 4 and job["metadata"]["labels"]["fault-retry-times"] == "4"
@@ -223,8 +249,9 @@ def test_a_failed_or_evicted_job_starts_again_from_its_checkpoint() -> None:
 
 
 def test_a_super_pod_is_told_its_blocks() -> None:
-    plan = plan_of("llama2_13b_dp4_tp4_pp2", "cluster.nodes=2", "cluster.devices_per_node=16",
-                   "cluster.hardware=atlas_900_a3")  # fmt: skip
+    plan = plan_of(
+        "llama2_13b_dp4_tp4_pp2", "cluster.nodes=2", "cluster.devices_per_node=16", "cluster.hardware=atlas_900_a3"
+    )
     for kind, name in (("vcjob", "Job"), ("ascendjob", "AscendJob")):
         assert objects(plan, kind)[name]["metadata"]["annotations"] == {"sp-block": "32"}
     chip = CHIPS["Ascend 910C"]
@@ -286,7 +313,9 @@ def test_a_schema_refuses_what_it_does_not_know() -> None:
 
 def test_notes_say_what_the_cluster_must_have() -> None:
     plan = plan_of("llama2_13b_dp4_tp4_pp2", "data.corpus=/data/*.jsonl")
-    told = " ".join(notes(plan, request(plan, "vcjob", queue="train", priority_class="high", claim=None, host_path="/mnt/x")))
+    told = " ".join(
+        notes(plan, request(plan, "vcjob", queue="train", priority_class="high", claim=None, host_path="/mnt/x"))
+    )
     for part in ("--image", "data.corpus: /data/*.jsonl", "--host-path /mnt/x", "queue train", "PriorityClass high"):
         assert part in told
     plan = plan_of("llama2_13b_dp4_tp4_pp2")

@@ -20,21 +20,36 @@ from msparallel.schedule.request import LABEL, MOST_LABEL, Request, default_name
 pytestmark = pytest.mark.pure
 BIG, TINY, SERVER = "llama2_13b_dp4_tp4_pp2", "gpt_tiny_dp2_cpu", "qwen3_8b_serve_tp1"
 A1 = ("cluster.hardware=atlas_800_a1", "train.dtype=float16")
-OPTIONS = {"--kind": "kind", "--name": "name", "--image": "image", "--pvc": "claim", "--host-path": "host_path",
-           "--queue": "queue"}  # fmt: skip
+OPTIONS = {
+    "--kind": "kind",
+    "--name": "name",
+    "--image": "image",
+    "--pvc": "claim",
+    "--host-path": "host_path",
+    "--queue": "queue",
+}
 CASES: list[tuple[str, str, tuple[str, ...], dict[str, Any]]] = [
     ("msjob_ascend", BIG, (), {"kind": "msjob"}),
     ("msjob_nodes", TINY, ("cluster.nodes=2", "cluster.devices_per_node=1"), {"kind": "msjob"}),
     ("ascendjob_cpu", TINY, (), {"kind": "ascendjob"}),
     ("kind_fits", BIG, (), {"kind": "deployment"}),
     ("kind_fits", SERVER, (), {"kind": "vcjob"}),
-    ("deployment_nodes", "qwen3_8b_serve_tp2", ("cluster.nodes=2", "cluster.devices_per_node=1"), {"kind": "deployment"}),
+    (
+        "deployment_nodes",
+        "qwen3_8b_serve_tp2",
+        ("cluster.nodes=2", "cluster.devices_per_node=1"),
+        {"kind": "deployment"},
+    ),
     ("rank_table_ascend", TINY, (), {"rank_table": True}),
     ("host_network_kind", SERVER, (), {"kind": "deployment", "host_network": True}),
     ("devices_a_pod", BIG, ("cluster.nodes=4", "cluster.devices_per_node=8", "cluster.hardware=atlas_900_a3"), {}),
     ("devices_a_pod", BIG, ("cluster.nodes=16", "cluster.devices_per_node=2", "cluster.hardware=atlas_900_a3"), {}),
-    ("devices_a_pod", "llama2_7b_dp2_tp2_pp2", ("cluster.nodes=2", "cluster.devices_per_node=4",
-                                               "cluster.hardware=atlas_900_a3"), {}),
+    (
+        "devices_a_pod",
+        "llama2_7b_dp2_tp2_pp2",
+        ("cluster.nodes=2", "cluster.devices_per_node=4", "cluster.hardware=atlas_900_a3"),
+        {},
+    ),
     ("name_label", BIG, (), {"name": "llama_13b"}),
     ("name_label", BIG, (), {"name": "13B"}),
     ("name_label", BIG, (), {"name": ""}),
@@ -54,7 +69,7 @@ CASES: list[tuple[str, str, tuple[str, ...], dict[str, Any]]] = [
     ("host_path", BIG, (), {"claim": None, "host_path": "/mnt/a:b"}),
     ("output_on_volume", BIG, ("train.output_dir=/tmp/out",), {}),
     ("output_on_volume", BIG, ("train.output_dir=../out",), {}),
-]  # fmt: skip
+]
 
 
 def plan_of(name: str, *overrides: str) -> Plan:
@@ -66,7 +81,9 @@ def request(**given: Any) -> Request:
 
 
 @pytest.mark.parametrize(("rule", "name", "overrides", "given_"), CASES)
-def test_each_rule_and_what_it_suggests(rule: str, name: str, overrides: tuple[str, ...], given_: dict[str, Any]) -> None:
+def test_each_rule_and_what_it_suggests(
+    rule: str, name: str, overrides: tuple[str, ...], given_: dict[str, Any]
+) -> None:
     plan = plan_of(name, *overrides)
     found = problems(plan, request(**given_))
     assert rule in [problem.rule for problem in found]
@@ -113,8 +130,14 @@ def test_910a_takes_rings() -> None:
 def test_all_problems_at_once() -> None:
     plan = plan_of(BIG, "train.output_dir=/tmp")
     found = problems(plan, request(kind="msjob", name="A", image="?", claim=None, queue="root"))
-    assert {problem.rule for problem in found} >= {"msjob_ascend", "name_label", "image_name", "one_volume", "root_queue",
-                                                   "output_on_volume"}  # fmt: skip
+    assert {problem.rule for problem in found} >= {
+        "msjob_ascend",
+        "name_label",
+        "image_name",
+        "one_volume",
+        "root_queue",
+        "output_on_volume",
+    }
 
 
 @settings(max_examples=200, deadline=None)
