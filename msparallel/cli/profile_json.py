@@ -29,7 +29,7 @@ def profile_document(found: Profile) -> dict[str, Any]:
         "compared": [{"part": row.part, "estimated_s": row.estimated_s, "measured_s": row.measured_s}
                      for row in rows(view)],
         "communication": _communication(view),
-        "link_kinds": [{"transport": kind.transport, "links": kind.count, "middle_gb_s": kind.middle_gb_s,
+        "link_kinds": [{"transport": kind.transport, "links": kind.count, "median_gb_s": kind.median_gb_s,
                         "lowest_gb_s": kind.lowest_gb_s, "highest_gb_s": kind.highest_gb_s, "total_mb": kind.total_mb,
                         "expected_gb_s": kind.expected_gb_s} for kind in link_kinds(view)],
         "links": [{"source": link.source, "target": link.target, "transport": link.transport, "mb": link.mb,

@@ -70,18 +70,23 @@ def _steps(found: Profile, width: int) -> list[str]:
                         *(percent(time.share(getattr(time, field))) for _, _, field in PARTS),
                         percent(time.share(time.overlapped_us))) for time in shown]  # fmt: skip
     lines = table(cells, _UNBROKEN, right=(0, 2, 3, 4, 5, 6, 7))
-    room = width - max(map(len, lines)) - 3
+    room = width - max(map(len, lines)) - 5
+    slow = {one.rank for one in found.findings if one.rule.startswith("slow_rank")}
+    marks = [" <" * (time.rank in slow) for time in shown]
     if room >= LEAST_BAR:
-        lines = _beside(lines, [_bar(time, min(44, room), longest) for time in shown])
+        bars = [_bar(time, min(44, room), longest) + mark for time, mark in zip(shown, marks, strict=True)]
+        lines = _beside(lines, bars)
     else:
-        lines = [*lines, "", *(f"  {time.rank:>4}  {_bar(time, width - 10, longest)}" for time in shown)]
+        lines += ["", *(f"  {time.rank:>4}  {_bar(time, width - 12, longest)}{mark}"
+                        for time, mark in zip(shown, marks, strict=True))]  # fmt: skip
     more = len(view.times) - len(shown)
     if more:
         lines.append(f"  and {more} more; shown are those that findings name, and the ends of each part")
     mean = time_text(view.step_us or 0.0)
     legend = ", ".join(f"{sign} {name}" for sign, name, _ in PARTS)
+    named = "; < the rank that the others wait for" * bool(slow)
     return [f"A step: {mean} (measured, mean of the ranks)", *lines,
-            f"  {legend}; hidden: communication behind computation, not a part of its own"]  # fmt: skip
+            f"  {legend}; hidden: communication behind computation, not a part of its own{named}"]  # fmt: skip
 
 
 def shown_ranks(found: Profile) -> list[RankTime]:
@@ -138,8 +143,8 @@ def _links(view: View, width: int) -> list[str]:
     kinds = link_kinds(view)
     if not kinds:
         return []
-    cells = [("wire", "links", "GB/s, middle", "slowest", "fastest", "should reach")]
-    cells += [(kind.transport, f"{kind.count:,}", f"{kind.middle_gb_s:.3g}", f"{kind.lowest_gb_s:.3g}",
+    cells = [("wire", "links", "GB/s, median", "slowest", "fastest", "should reach")]
+    cells += [(kind.transport, f"{kind.count:,}", f"{kind.median_gb_s:.3g}", f"{kind.lowest_gb_s:.3g}",
                f"{kind.highest_gb_s:.3g}", "-" if kind.expected_gb_s is None else f"{kind.expected_gb_s:.3g}")
               for kind in kinds]  # fmt: skip
     where = f"; should reach: {view.hardware.name}'s profile" if view.hardware is not None else ""

@@ -17,7 +17,7 @@ from msparallel.profiling.measured import Link
 from msparallel.profiling.view import View
 
 SLOW = 0.8
-"""Of the middle of links like it."""
+"""Of the median of links like it."""
 LEAST_MB = 1.0
 """A link with smaller messages says more about latency than about the wire."""
 LEAST_PEERS = 3
@@ -40,7 +40,7 @@ class Kind:
 
     transport: str
     count: int
-    middle_gb_s: float
+    median_gb_s: float
     lowest_gb_s: float
     highest_gb_s: float
     total_mb: float
@@ -56,7 +56,7 @@ def link_kinds(view: View) -> list[Kind]:
     for transport, links in groups.items():
         large = [link for link in links if _size_mb(link) >= LEAST_MB] or links
         speeds = [link.gb_s for link in large]
-        found.append(Kind(transport=transport, count=len(links), middle_gb_s=median(speeds), lowest_gb_s=min(speeds),
+        found.append(Kind(transport=transport, count=len(links), median_gb_s=median(speeds), lowest_gb_s=min(speeds),
                           highest_gb_s=max(speeds), total_mb=sum(link.mb for link in links),
                           expected_gb_s=expected_gb_s(view.hardware, transport)))  # fmt: skip
     return sorted(found, key=lambda kind: (-kind.total_mb, kind.transport))
@@ -86,13 +86,13 @@ def slow_links(view: View) -> list[Finding]:
     for link in view.measured.links:
         if _size_mb(link) >= LEAST_MB:
             buckets[link.transport, round(math.log2(_size_mb(link)))].append(link)
-    middles: dict[tuple[str, int], float | None] = {}
+    medians: dict[tuple[str, int], float | None] = {}
     for transport, size in buckets:
         peers = [link.gb_s for near in (size - 1, size, size + 1) for link in buckets.get((transport, near), ())]
-        middles[transport, size] = median(peers) if len(peers) > LEAST_PEERS else None
+        medians[transport, size] = median(peers) if len(peers) > LEAST_PEERS else None
     slow: list[tuple[float, float, Link]] = []
     for key, links in buckets.items():
-        middle = middles[key]
+        middle = medians[key]
         if middle is not None:
             slow += [(link.ms - link.mb / middle, middle, link) for link in links if link.gb_s < SLOW * middle]
     slow.sort(key=lambda one: (-one[0], one[2].source, one[2].target))
@@ -111,7 +111,7 @@ def _slow_link(view: View, extra_ms: float, middle: float, link: Link, *, count:
     return Finding(
         rule="slow_link", severity="warning", rank=link.source, ranks=(link.source, link.target),
         root_cause=f"{link.transport} from rank {link.source} to rank {link.target} carries {link.gb_s:.3g} GB/s "
-                   f"({size}), the middle of its kind and size is {middle:.3g}: "
+                   f"({size}), the median of its kind and size is {middle:.3g}: "
                    f"{percent(1 - link.gb_s / middle)} less.{should}{many}",
         remedy=_REMEDIES[wire], gain=view.share(extra_us), evidence=(link.place,),
     )  # fmt: skip

@@ -12,7 +12,6 @@ from msparallel.profiling.link_rules import WELL_BELOW
 from msparallel.profiling.measured import HcclTest, Place, SizeRow
 from msparallel.profiling.view import View
 
-
 SATURATED_BYTES = 256e6
 """A smaller message is launched for longer than it is sent: published runs over 8 devices take 1.7 ms up to 32 MB."""
 

@@ -27,10 +27,10 @@ from msparallel.profiling.recipe_changes import Recipes
 from msparallel.profiling.step_rules import bubble, data_pipeline, free, sums, waiting
 from msparallel.profiling.view import View, view_of
 
-# `waiting` comes last: it leaves out what slow ranks and links explain.
+# `waiting` and `free` come last: they leave out what slow ranks and links, and missing data, explain.
 RULES: tuple[Callable[[View], list[Finding]], ...] = (
     sums, slow_ranks, blamed_rank, uneven_stages, slow_links, links_below_hardware, hccl_tests, ports, data_pipeline,
-    free, bubble, on_ai_cpu, low_cube_use, clocks, memory,
+    bubble, on_ai_cpu, low_cube_use, clocks, memory,
 )  # fmt: skip
 
 
@@ -52,9 +52,13 @@ class Profile:
 def judge(view: View) -> Profile:
     """Every rule on a view."""
     found = [finding for rule in RULES for finding in rule(view)]
-    explained = max((one.gain or 0.0 for one in found if one.rule.startswith(("slow_rank", "slow_link"))), default=0.0)
-    found += waiting(view, explained)
+    found += waiting(view, _most(found, "slow_rank", "slow_link")) + free(view, _most(found, "waits_for_data"))
     return Profile(view, in_order([*found, *slow_node(view, found)]))
+
+
+def _most(found: list[Finding], *rules: str) -> float:
+    """The largest gain of these rules: they overlap, so that they are not added."""
+    return max((one.gain or 0.0 for one in found if one.rule.startswith(rules)), default=0.0)
 
 
 def profile(root: Path, *, recipes: Recipes | None = None, hardware: Hardware | None = None,

@@ -2,7 +2,7 @@
 
 In: a View. Out: Findings. A rank with a long step is often a victim: it stands in a collective and waits. The cause is
 the rank that comes late, and it is the one that waits *least*. So a rank is slow where it computes (or is free) more
-than 5 % longer than the middle of its group, and waits less than they do. 5 % is the rule of thumb of msprof-analyze's
+than 5 % longer than the median of its group, and waits less than they do. 5 % is the rule of thumb of msprof-analyze's
 cluster guide for a spread in computing time (mstt, msprof_analyze/cluster_analyse).
 
 >>> [(one.rule, one.rank) for one in slow_ranks(view)]  # doctest: +SKIP
@@ -17,6 +17,7 @@ from statistics import median
 from msparallel.profiling.finding import Finding, percent, ranks_text, time_text
 from msparallel.profiling.measured import Place
 from msparallel.profiling.recipe_changes import moved_layer
+from msparallel.profiling.slow_operators import slower_operators
 from msparallel.profiling.steps import RankTime
 from msparallel.profiling.view import View
 
@@ -87,16 +88,20 @@ def _waiting_text(view: View, time: RankTime, group: Sequence[RankTime]) -> tupl
 
 def _computes(view: View, time: RankTime, group: Sequence[RankTime], excess: float) -> Finding:
     middle = time.computing_us - excess
+    ranks = {other.rank for other in _others(time, group)}
+    own = next((one for one in view.measured.operators if one.rank == time.rank), None)
+    others = [one for one in view.measured.operators if one.rank in ranks]
+    why = slower_operators(own, others, steps=view.steps)
     waiting, places = _waiting_text(view, time, group)
     power = [one for one in view.measured.power if one.low]
     hint = " Clocks fall in a power trace of this folder: look at clock_falls first." if power else ""
     return Finding(
         rule="slow_rank_computes", severity="warning", rank=time.rank, ranks=(time.rank,),
-        root_cause=f"Rank {time.rank} computes {time_text(time.computing_us)} a step, the middle of {_size(group)} is "
-                   f"{time_text(middle)}: {percent(excess / middle)} more. {waiting}",
-        remedy="Compare its operators with those of another rank (kernel_details.csv of both). All slower alike: the "
-               "device's clock, temperature or a second process on it (npu-smi info); a few slower: its share of the "
-               f"data, as longer sequences or more tokens for its experts. Or take its node out of the job.{hint}",
+        root_cause=f"Rank {time.rank} computes {time_text(time.computing_us)} a step, the median of {_size(group)} is "
+                   f"{time_text(middle)}: {percent(excess / middle)} more.{why} {waiting}",
+        remedy="Operators all slower alike: the device's clock, temperature or a second process on it (npu-smi info). "
+               "A few slower, or more of them: its share of the data, as longer sequences or more tokens for its "
+               f"experts. Or take its node out of the job.{hint}",
         gain=view.share(excess), evidence=tuple(places),
     )  # fmt: skip
 
@@ -114,7 +119,7 @@ def _comes_late(view: View, time: RankTime, group: Sequence[RankTime], excess: f
         return Finding(
             rule="slow_rank_waits_for_data", severity="warning", rank=time.rank, ranks=(time.rank,),
             root_cause=f"Rank {time.rank} waits for data: {told}. It is free {time_text(time.free_us)} a step, "
-                       f"{time_text(excess)} more than the middle of {_size(group)}. {waiting}",
+                       f"{time_text(excess)} more than the median of {_size(group)}. {waiting}",
             remedy="Look at its host: the disk that it reads, other jobs on its processors. num_parallel_workers and "
                    "prefetch_size of its dataset; tokens prepared before the run instead of in it.",
             gain=view.share(excess), evidence=tuple(places),
@@ -127,7 +132,7 @@ def _comes_late(view: View, time: RankTime, group: Sequence[RankTime], excess: f
     return Finding(
         rule="slow_rank_is_free", severity="warning", rank=time.rank, ranks=(time.rank,),
         root_cause=f"Rank {time.rank} neither computes nor communicates for {time_text(time.free_us)} a step, "
-                   f"{time_text(excess)} more than the middle of {_size(group)}: its host launches late.{stands} "
+                   f"{time_text(excess)} more than the median of {_size(group)}: its host launches late.{stands} "
                    f"{waiting}",
         remedy="Look at its host: processors shared with other work, workers not bound to cores (msrun --bind_core "
                "True), a slow clock of the processor, garbage collection, logging or checkpoints inside the step.",
@@ -138,7 +143,7 @@ def _comes_late(view: View, time: RankTime, group: Sequence[RankTime], excess: f
 def _unpunished(time: RankTime, group: Sequence[RankTime], excess: float) -> Finding:
     return Finding(
         rule="rank_computes_more", severity="info", rank=time.rank, ranks=(time.rank,),
-        root_cause=f"Rank {time.rank} computes {time_text(excess)} a step more than the middle of {_size(group)}, but "
+        root_cause=f"Rank {time.rank} computes {time_text(excess)} a step more than the median of {_size(group)}, but "
                    "it waits for messages as long as they do: it does not hold them up.",
         remedy="Nothing yet. It holds the others up once they wait less.",
         evidence=(time.place,),

@@ -25,6 +25,8 @@ from msparallel.profiling.rank_names import RankNames
 from msparallel.profiling.step_trace import iterations, step_parts
 from msparallel.profiling.table import Refused, Table, Told, open_table
 
+MOST_STEPS = 300_000
+"""Of all ranks together."""
 _SAME: tuple[tuple[str, str], ...] = (("kernel_details", "op_summary"), ("op_summary", "task_time"))
 """Of a rank's operators the first is read and the second is not."""
 
@@ -144,6 +146,8 @@ def _table(now: _Reading, file: ProfileFile, table: Table) -> bool:
     """Read a table into its list; False where no row was of use."""
     names = now.names
     if file.kind == "step_trace":
+        if len(now.get("steps")) >= MOST_STEPS:
+            raise Refused(f"comes after {MOST_STEPS:,} steps; profile fewer")
         parts, stages = step_parts(table, file, names)
         now.add("steps", parts)
         now.stages += stages

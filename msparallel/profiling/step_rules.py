@@ -159,10 +159,14 @@ def _data_share(view: View) -> tuple[float | None, list[str], list[Place]]:
     return share, told, places
 
 
-def free(view: View) -> list[Finding]:
-    """Devices that nobody gives work to."""
+def free(view: View, explained: float) -> list[Finding]:
+    """Devices that nobody gives work to.
+
+    Args:
+        explained: share of a step that waits for data, which `data_pipeline` tells.
+    """
     share = view.share(view.mean("free_us")) if view.times else None
-    if share is None or share < MUCH_FREE:
+    if share is None or share - explained < MUCH_FREE:
         return []
     most = max(view.times, key=lambda time: time.free_us)
     places = [most.place]
@@ -184,7 +188,7 @@ def free(view: View) -> list[Finding]:
         remedy="The host launches too slowly or something stops it: graph mode instead of launching operator by "
                "operator, cores bound (msrun --bind_core True), no logging, checkpoint or print of a tensor inside the "
                "step; a larger train.micro_batch_size has fewer and longer launches.",
-        gain=share, evidence=tuple(places), changes=changes, planned=planned,
+        gain=share - explained, evidence=tuple(places), changes=changes, planned=planned,
     )]  # fmt: skip
 
 

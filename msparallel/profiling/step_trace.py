@@ -16,8 +16,8 @@ from msparallel.profiling.measured import Iteration, Place, StepPart
 from msparallel.profiling.rank_names import MOST_RANK, RankNames
 from msparallel.profiling.table import BadCell, Refused, Table, number, positive, whole
 
-MOST_ROWS = 1_000_000
-"""Rows kept: 64 ranks with some 15,000 steps each."""
+MOST_ROWS = 100_000
+"""Rows of one file; a profile has some ten steps of each rank."""
 _NUMBERS = re.compile(r"\d{1,7}")
 _GROUPS = ("PP Index", "pp_index")
 

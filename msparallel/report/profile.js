@@ -78,9 +78,9 @@ function drawCompared() {
   }
 }
 
-// From red at half of the middle over yellow to green at the middle and above.
-function speedColor(speed, middle) {
-  const share = Math.max(0, Math.min(1, (speed / middle - 0.5) * 2));
+// From red at half of the median over yellow to green at the median and above.
+function speedColor(speed, median) {
+  const share = Math.max(0, Math.min(1, (speed / median - 0.5) * 2));
   return `hsl(${Math.round(share * 130)} 58% ${Math.round(50 - share * 6)}%)`;
 }
 
@@ -88,7 +88,7 @@ function drawWire(at) {
   const wire = data.wires[Number(at)], ranks = wire.ranks, size = ranks.length, left = 34, cell = Math.max(4, Math.min(40, 600 / size));
   const place = new Map(ranks.map((rank, index) => [rank, index]));
   const should = wire.expected ? `; the machine's profile says ${wire.expected.toPrecision(3)}` : "";
-  byId("wire-note").textContent = `${wire.links.toLocaleString("en")} links, from ${wire.lowest.toPrecision(3)} to ${wire.highest.toPrecision(3)} GB/s, the middle is ${wire.middle.toPrecision(3)}${should}. Rows send, columns receive. Green: the middle and above; red: half of it and below.`;
+  byId("wire-note").textContent = `${wire.links.toLocaleString("en")} links, from ${wire.lowest.toPrecision(3)} to ${wire.highest.toPrecision(3)} GB/s, the median is ${wire.median.toPrecision(3)}${should}. Rows send, columns receive. Green: the median and above; red: half of it and below.`;
   const svg = draw("svg", { viewBox: `0 0 ${left + size * cell} ${left + size * cell}`, role: "img", "aria-label": `${wire.transport} bandwidth` });
   svg.append(draw("rect", { class: "empty", x: left, y: left, width: size * cell, height: size * cell }));
   const every = Math.ceil(size / 16);
@@ -100,7 +100,7 @@ function drawWire(at) {
   for (const [source, target, speed, mb] of wire.cells) {
     const told = `rank ${source} to rank ${target}: ${speed.toPrecision(3)} GB/s, ${mb.toLocaleString("en")} MB`;
     svg.append(draw("rect", { class: "cell", x: left + place.get(target) * cell, y: left + place.get(source) * cell, width: cell - 0.5, height: cell - 0.5,
-      fill: speedColor(speed, wire.middle), "data-link": `${source}-${target}`, on: { mouseenter: () => { detail.textContent = told; } } }, draw("title", {}, told)));
+      fill: speedColor(speed, wire.median), "data-link": `${source}-${target}`, on: { mouseenter: () => { detail.textContent = told; } } }, draw("title", {}, told)));
   }
   byId("heat").dataset.transport = wire.transport;
   byId("heat").replaceChildren(svg);

@@ -95,7 +95,7 @@ def _wires(view: View) -> list[dict[str, Any]]:
         ranks = _side(links)
         inside = set(ranks)
         found.append({
-            "transport": printable(kind.transport), "middle": kind.middle_gb_s, "expected": kind.expected_gb_s,
+            "transport": printable(kind.transport), "median": kind.median_gb_s, "expected": kind.expected_gb_s,
             "lowest": kind.lowest_gb_s, "highest": kind.highest_gb_s, "links": kind.count, "ranks": ranks,
             "cells": [[link.source, link.target, round(link.gb_s, 4), round(link.mb, 3)] for link in links
                       if link.source in inside and link.target in inside],
