@@ -37,7 +37,9 @@ def replays_text(
     lines += fit("Utilisation: useful device-seconds / all device-seconds from the first submission to the last end. "
                  "Fairness: Jain's index of how fast queues get on, 1 where all are alike.", width, 2)  # fmt: skip
     lines += ["", "Waiting, from submission to start", *table(_waits(found), width, right=range(2, 8)), ""]
-    lines += ["Device-hours", *table(_hours(found), width, right=range(1, 9))]
+    lines += ["Device-hours", *table(_hours(found), width, right=range(1, 8)), ""]
+    rows = [("policy", *found[0].idle_h), *((m.policy, *map(_whole, m.idle_h.values())) for m in found)]
+    lines += ["Of them idle, seen from the first in line", *table(rows, width, right=range(1, 4))]
     if len(found[0].queues) > 1:
         lines += ["", "Queues", *table(_queues(found), width, right=range(2, 6))]
     lines += ["", *(line for m in found for line in fit(f"  {m.policy}: {POLICIES[m.policy].text}", width))]
@@ -66,12 +68,15 @@ def _waits(found: Sequence[Measures]) -> list[tuple[str, ...]]:
 
 def _hours(found: Sequence[Measures]) -> list[tuple[str, ...]]:
     kinds = list(found[0].useful_h)
-    rows = [("policy", *kinds, "lost", "restart", "idle", "= nobody waits", "+ too few", "+ scattered")]
+    rows = [("policy", *kinds, "lost", "restart", "idle")]
     for m in found:
-        parts = (*m.useful_h.values(), sum(m.lost_h.values()), sum(m.restart_h.values()), sum(m.idle_h.values()),
-                 *m.idle_h.values())  # fmt: skip
-        rows.append((m.policy, *(f"{hours:,.0f}" for hours in parts)))
+        parts = (*m.useful_h.values(), sum(m.lost_h.values()), sum(m.restart_h.values()), sum(m.idle_h.values()))
+        rows.append((m.policy, *map(_whole, parts)))
     return rows
+
+
+def _whole(hours: float) -> str:
+    return f"{hours:,.0f}"
 
 
 def _queues(found: Sequence[Measures]) -> list[tuple[str, ...]]:

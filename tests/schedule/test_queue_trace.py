@@ -61,8 +61,8 @@ def test_devices_are_within_a_node_or_whole_nodes(devices, shape):
 @pytest.mark.parametrize(("cells", "pieces"), [("16,no,", 16), ("16,no,4", 4), ("640,no,8", 80)])
 def test_replicas(cells, pieces):
     """More replicas than the cluster has room for at once are no problem: they come one by one."""
-    (job,) = parse_trace(f"{HEADER},gang,min_devices\na,0,16,60,,\n".replace("16,60,,", "{0},60,{1},{2}".format(
-        *cells.split(","))), "t.csv", CLUSTER)  # fmt: skip
+    devices, gang, least = cells.split(",")
+    (job,) = parse_trace(f"{HEADER},gang,min_devices\na,0,{devices},60,{gang},{least}\n", "t.csv", CLUSTER)
     assert len(job.pieces) == pieces and len(set(job.pieces)) == 1
 
 
