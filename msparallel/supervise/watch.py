@@ -65,7 +65,8 @@ class Watch:
 
     def __init__(self, policy: Supervise, hosts: Mapping[int, str], now: float):
         self._policy, self._hosts = policy, dict(hosts)
-        self._heard = {node: now + FIRST_WORD_S - SILENT_S for node in hosts}
+        self._heard = dict.fromkeys(hosts, now)
+        self._spoke: set[int] = set()
         self._ranks: dict[int, _Rank] = {}
         self._losses: dict[int, float] = {}
         self._steps_s: deque[float] = deque(maxlen=101)
@@ -87,12 +88,13 @@ class Watch:
         )
 
     def silent_s(self, node: int, now: float) -> float:
-        """Seconds since a node's last word."""
+        """Seconds since a node's last word, or since the beginning."""
         return now - self._heard[node]
 
     def hear(self, node: int, event: Mapping[str, Any], now: float) -> None:
         """Take one event of a node; what is not as an agent writes it is left out."""
-        self._heard[node] = max(now, self._heard[node])
+        self._heard[node] = now
+        self._spoke.add(node)
         kind = event.get("event")
         if kind == "ranks":
             for told in event.get("ranks") or []:
@@ -158,15 +160,12 @@ class Watch:
         """What is wrong now, first what was seen first."""
         found = list(self._ill.values())
         for node in self._hosts:
-            if node not in self._done and self.silent_s(node, now) > SILENT_S:
-                quiet_s = self.silent_s(node, now) + (FIRST_WORD_S - SILENT_S) * (node not in self._spoke())
+            quiet_s = self.silent_s(node, now)
+            if node not in self._done and quiet_s > (SILENT_S if node in self._spoke else FIRST_WORD_S):
                 text = f"{self._hosts[node]} (node {node}) has said nothing for {quiet_s:.0f} s."
                 found.append(self._fault("node_lost", text, node))
         hang = self._hang(now)
         return found + ([hang] if hang else [])
-
-    def _spoke(self) -> set[int]:
-        return {rank.node for rank in self._ranks.values()}
 
     def allowance_s(self) -> float:
         """Seconds that may pass without anything new."""

@@ -19,6 +19,7 @@ from tiny_recipe import arguments, environment, output, write_recipe
 from msparallel.launch.marked import MARK
 from msparallel.launch.status import Beat
 
+STEPS = 150
 WAIT_S = 240.0
 QUICK = ("supervise.restart_delay_s=0.2", "supervise.hang_timeout_s=4.0")
 
@@ -39,14 +40,22 @@ def recipe(folder: Path, steps: int, **changes: Any) -> Path:
 class Run:
     """`msparallel supervise` in a process of its own."""
 
-    def __init__(self, folder: Path, *words: object, env: dict[str, str] | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        *words: object,
+        env: dict[str, str] | None = None,
+        before: Sequence[str] = (),
+        **options: Any,
+    ):
         self.folder, self.logs = folder, output(folder) / "logs"
         self._err = (folder / "stderr").open("wb")
         self.process = subprocess.Popen(
-            arguments("supervise", *words),
-            env=env or environment(),
+            [*before, *arguments("supervise", *words)],
+            env={**(env or environment()), "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
             stderr=self._err,
+            **options,
         )
 
     def finish(self) -> tuple[int, dict[str, Any]]:

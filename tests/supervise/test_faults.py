@@ -3,29 +3,19 @@ nothing happened to, bit by bit."""
 
 from __future__ import annotations
 
-import json
+import os
 import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from inject import QUICK, Run, checkpoints, ends, incident, kill, losses, recipe, stand_in
+from inject import QUICK, STEPS, Run, checkpoints, ends, incident, kill, losses, recipe, stand_in
 from tiny_recipe import output, run
 
 pytestmark = pytest.mark.msrun
-
-STEPS = 150
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> list[float]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    done = run("run", recipe(folder, STEPS), "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["losses"] == losses(folder)
-    return losses(folder)
 
 
 def damage(folder: Path) -> Path:
@@ -91,7 +81,8 @@ def test_one_run_survives_a_kill_a_lost_scheduler_a_hang_a_damaged_checkpoint_an
 def test_a_full_disk_is_given_up_with_what_to_free(tmp_path, undisturbed):
     disk = tmp_path / "output"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", disk], capture_output=True, text=True)
+    words = ["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", disk]
+    mounted = subprocess.run(words, capture_output=True, text=True)
     if mounted.returncode:
         pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
     try:
@@ -101,13 +92,11 @@ def test_a_full_disk_is_given_up_with_what_to_free(tmp_path, undisturbed):
         supervised = Run(tmp_path, recipe(tmp_path, STEPS), *QUICK, "supervise.min_free_disk_gib=0", "--json")
         supervised.training(1)
         filler = disk / "filler"
-        with filler.open("wb") as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-                    file.flush()
-            except OSError:
-                pass
+        descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT)
+        with suppress(OSError):  # it is full
+            while os.write(descriptor, bytes(4096)):
+                continue
+        os.close(descriptor)
         code, document = supervised.finish()
         assert code == 1
         assert ends(document) == ["disk_full"] and document["result"] is None
