@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from profiling.made_cluster import PLAIN, Cluster
 
@@ -127,3 +129,17 @@ def test_who_is_late_without_a_step_trace(tmp_path):
 def test_ranks_beyond_the_recipe_are_another_job(tmp_path):
     with pytest.raises(UserError, match="the profile has rank 63, the recipe 8 devices"):
         profile(Cluster().write(tmp_path), recipes=Recipes("llama2_7b_dp2_tp2_pp2", ()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(60))
+def test_random_clusters(tmp_path, seed):
+    """Any mesh, any rank, any fault: that rank and no other is named."""
+    draw = random.Random(seed)
+    mesh = Mesh(pp=draw.choice((1, 2, 4)), dp=draw.choice((2, 4, 8)), tp=draw.choice((1, 2, 8)))
+    fault, rank = draw.choice(("slow", "late", "starved", "none")), draw.randrange(mesh.size)
+    settings = {"slow": {"slow": (rank,)}, "late": {"late": rank}, "starved": {"starved": rank}, "none": {}}[fault]
+    cluster = Cluster(mesh, seed=seed, extra_ms=draw.uniform(60, 400), bubble_ms=draw.choice((0, 60)) * (mesh.pp > 1),
+                      **settings)  # fmt: skip
+    expected = {"slow": "slow_rank_computes", "late": "slow_rank_is_free", "starved": "slow_rank_waits_for_data"}
+    assert named(profile(cluster.write(tmp_path))) == ([(expected[fault], rank)] if fault != "none" else []), cluster
