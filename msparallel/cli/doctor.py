@@ -102,10 +102,11 @@ def _refused(name: str, overrides: tuple[str, ...]) -> RecipeError | None:
     from msparallel.errors import RecipeError
     from msparallel.recipe.load import find_recipe, load_recipe
 
-    find_recipe(name)
     try:
         load_recipe(name, overrides)
     except RecipeError as error:
+        if not find_recipe(name).is_file():
+            raise
         return error
     return None
 

@@ -37,7 +37,8 @@ def climbed_text(climbed: Climbed, left_out: list[tuple[str, str]], recipe_name:
             more = len(others) - _MOST_OTHERS
             parts.append(f"{title}\n" + "\n\n".join(shown) + (f"\n  and {more} more" if more > 0 else ""))
     if left_out:
-        lines = [f"  {short(printable(name), 100)}: {reason}" for name, reason in left_out[:5]]
+        lines = [line for name, reason in left_out[:5]
+                 for line in _wrapped(f"{short(name, 200)}: {reason}", "  ", width)]  # fmt: skip
         more = len(left_out) - 5
         parts.append("Not read\n" + "\n".join([*lines, *([f"  and {more} more"] if more > 0 else [])]))
     parts.append(_next(climbed, recipe_name))
@@ -56,7 +57,7 @@ def _rung(rung: Rung, width: int) -> list[str]:
 
 def _whole(finding: Finding, width: int) -> str:
     where = f", {finding.host}" if finding.host else ""
-    lines = [f"  {finding.rule}{where}", *_wrapped(finding.root_cause, "  ", width)]
+    lines = [f"  {finding.rule}{where}", *_wrapped(finding.cause, "  ", width)]
     for line in finding.evidence[:_MOST_EVIDENCE]:
         told = line.to_json()
         lines += _wrapped(short(f"{told['file']}:{told['line']}  {told['text']}", 240), "    ", width)

@@ -59,6 +59,7 @@ _SAYS = (
     (re.compile(r"(?:does not|not) support", re.IGNORECASE), "this device or driver does not support the query"),
     (re.compile(r"Error parameter of|Command or option is not found", re.IGNORECASE),
      "this version of the tool does not know the query"),
+    (re.compile(r"did not (?:answer|end) within"), "the tool hangs, and so may the driver; see dmesg"),
     (re.compile(r"permission denied", re.IGNORECASE), "this user is not permitted to ask; run as root"),
     (re.compile(r"error while loading shared libraries: (?P<what>\S{1,80})"),
      "a library of the driver is not found; is /usr/local/Ascend/driver/lib64 in LD_LIBRARY_PATH, or mounted?"),

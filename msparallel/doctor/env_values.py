@@ -106,7 +106,8 @@ def _wrong_int(value: str, row: Variable) -> Broken | None:
         rule = f"is a whole number from {least}" + (f" to {most}" if most is not None else "")
     nearest = row.default or str(least or 0)
     if number is not None:
-        nearest = str(least if least is not None and number < least else most)
+        edge = least if least is not None and number < least else most
+        nearest = str((edge or 0) // (row.multiple_of or 1) * (row.multiple_of or 1))
     return Broken(rule, nearest)
 
 

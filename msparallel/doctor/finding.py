@@ -54,9 +54,14 @@ class Finding:
     host: str | None = None
     rank: int | None = None
 
+    @property
+    def cause(self) -> str:
+        """The root cause as it is shown: without secrets and control characters."""
+        return printable(without_secrets(self.root_cause))
+
     def to_json(self) -> dict[str, Any]:
         """The fields of `doctor --json`."""
-        return {"rule": self.rule, "severity": self.severity, "root_cause": self.root_cause, "rank": self.rank,
+        return {"rule": self.rule, "severity": self.severity, "root_cause": self.cause, "rank": self.rank,
                 "host": self.host, "evidence": [line.to_json() for line in self.evidence[:MOST_EVIDENCE]],
                 "remedy": self.remedy}  # fmt: skip
 
@@ -69,9 +74,13 @@ def ordered(found: Iterable[Finding]) -> list[Finding]:
 def unreadable(error: UserError, host: str, *, name: str, remedy: str = "") -> Finding:
     """A record that does not have the form that it should have: the parser's own words, with file and line."""
     text = str(error).split("\n\n")[0]
-    place = _PLACE.match(text)
-    said = (place["said"] if place else text).strip()
-    evidence = (Evidence(place["file"], int(place["line"]), place["text"]),) if place else (Evidence(name, 1, ""),)
+    file, line, shown, said = name, 1, "", text
+    if place := _PLACE.match(text):
+        file, line, shown, said = place["file"], int(place["line"]), place["text"], place["said"]
+    elif "\n" in text:  # about the file as a whole
+        file, said = text.split("\n", 1)
+    evidence = (Evidence(file, line, shown),)
+    said = " ".join(said.split())
     return Finding(rule="record_unreadable", severity="error", host=host, evidence=evidence,
                    root_cause=f"{name} cannot be read, so what it should tell was not checked: {short(said, 600)}",
                    remedy=remedy or f"Record it again: `msparallel doctor --save DIR` writes {name} as it must "

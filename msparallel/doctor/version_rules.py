@@ -36,14 +36,22 @@ def tables() -> dict[str, Any]:
 
 
 def version_key(text: str) -> tuple[int, ...]:
-    """For comparing: 8.3.RC1 is before 8.3.0, 25.0.rc1.1 after 25.0.rc1. A part behind `+` does not count."""
+    """For comparing: 8.3.RC1 is before 8.3.0, 25.0.rc1.1 after 25.0.rc1. A part behind `+` does not count. Empty where
+    there is no number in it."""
     key: list[int] = []
     for word, number in re.findall(r"([a-z]+)|(\d{1,9})", text.partition("+")[0].lower()):
         if number:
             key.append(int(number))
         elif word in _EARLY:
             key.append(_EARLY[word])
-    return tuple(key)
+    return (*key, 0) if key else ()
+
+
+def release(text: str) -> tuple[int, ...]:
+    """Three numbers, or those up to `rc1`: 8.5.0.2.220 and 8.5.0 are one release, 8.0.RC2 and 8.0.RC3 are not."""
+    key = version_key(text)[:-1]
+    early = next((place for place, part in enumerate(key) if part < 0), None)
+    return key[:3] if early is None else key[: early + 2]
 
 
 def family(text: str) -> tuple[int, ...]:
@@ -76,8 +84,8 @@ def _shown(told: Versions, name: str) -> str:
 def _firmware(told: Versions, host: str) -> Iterator[Finding]:
     if _have(told, "driver", "firmware", "driver_needs_firmware"):
         ranges = re.findall(r"\[\s*([\d.]{1,30})\s*,\s*([\d.]{1,30})\s*\]", told["driver_needs_firmware"].text)
-        firmware = version_key(told["firmware"].text)[:3]
-        if ranges and not any(version_key(low)[:3] <= firmware <= version_key(high)[:3] for low, high in ranges):
+        firmware = release(told["firmware"].text)
+        if ranges and not any(release(low) <= firmware <= release(high) for low, high in ranges):
             wanted = " or ".join(f"{low} to {high}" for low, high in ranges)
             yield _found("driver_firmware", "error", host,
                          f"Driver {_shown(told, 'driver')} goes with firmware {wanted}; firmware "
@@ -122,15 +130,14 @@ def _driver_of_cann(told: Versions, host: str) -> Iterator[Finding]:
 
 def _row(column: str, version: str) -> dict[str, str] | None:
     rows = tables()["mindformers"]["rows"]
-    return next((row for row in rows if version_key(row[column]) == version_key(version)), None)
+    return next((row for row in rows if release(row[column]) == release(version)), None)
 
 
 def _mindspore(told: Versions, host: str) -> Iterator[Finding]:
     if not _have(told, "mindspore", "cann") or (pair := _row("mindspore", told["mindspore"].text)) is None:
         return
-    cann, wanted = version_key(told["cann"].text), version_key(pair["cann"])
-    if cann[:3] != wanted[:3]:
-        older = cann < wanted
+    if release(told["cann"].text) != release(pair["cann"]):
+        older = version_key(told["cann"].text) < version_key(pair["cann"])
         yield _found("mindspore_cann", "error" if older else "warning", host,
                      f"MindSpore {_shown(told, 'mindspore')} goes with CANN {pair['cann']} "
                      f"({tables()['mindformers']['source']}); CANN {_shown(told, 'cann')} is "
@@ -147,7 +154,7 @@ def _pair_of_cann(cann: str) -> str:
 def _mindformers(told: Versions, host: str) -> Iterator[Finding]:
     if not _have(told, "mindspore", "mindformers") or (pair := _row("mindformers", told["mindformers"].text)) is None:
         return
-    if version_key(told["mindspore"].text)[:3] != version_key(pair["mindspore"])[:3]:
+    if release(told["mindspore"].text) != release(pair["mindspore"]):
         yield _found("mindformers_mindspore", "warning", host,
                      f"MindFormers {_shown(told, 'mindformers')} goes with MindSpore {pair['mindspore']} "
                      f"({tables()['mindformers']['source']}); MindSpore {_shown(told, 'mindspore')} is installed.",
@@ -157,7 +164,7 @@ def _mindformers(told: Versions, host: str) -> Iterator[Finding]:
 def _torch(told: Versions, host: str) -> Iterator[Finding]:
     if _have(told, "torch", "torch_npu"):
         wanted = re.match(r"\d+\.\d+\.\d+", told["torch_npu"].text)
-        if wanted and version_key(told["torch"].text)[:3] != version_key(wanted[0]):
+        if wanted and release(told["torch"].text) != release(wanted[0]):
             yield _found("torch_npu_torch", "error", host,
                          f"torch_npu {_shown(told, 'torch_npu')} is built for torch {wanted[0]}; torch "
                          f"{_shown(told, 'torch')} is installed and torch_npu will not load.",
@@ -169,9 +176,9 @@ def _torch_npu(told: Versions, host: str) -> Iterator[Finding]:
         return
     table = tables()["torch_npu"]
     row = next((row for row in table["rows"] if row["torch_npu"] == told["torch_npu"].text.partition("+")[0]), None)
-    if row is not None and version_key(told["cann"].text)[:3] != version_key(row["cann"])[:3]:
+    if row is not None and release(told["cann"].text) != release(row["cann"]):
         others = [one["torch_npu"] for one in table["rows"]
-                  if version_key(one["cann"])[:3] == version_key(told["cann"].text)[:3]]  # fmt: skip
+                  if release(one["cann"]) == release(told["cann"].text)]  # fmt: skip
         instead = f", or torch_npu {' or '.join(others)} for this CANN." if others else "."
         yield _found("torch_npu_cann", "warning", host,
                      f"torch_npu {_shown(told, 'torch_npu')} is released with CANN {row['cann']} "

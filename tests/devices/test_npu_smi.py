@@ -140,6 +140,7 @@ def test_no_table_is_told():
         ("DrvMngGetConsoleLogLevel failed. (ret=4)\nnpu get board type failed. ret is -9005\n", -9005, "board"),
         ("something failed. ret is -8999\n", -8999, "no name that is known here"),
         ("There is no NPU card on this server.\n", None, "no NPU on this machine"),
+        ("npu-smi did not answer within 30 s. The driver may hang.\n", None, "hangs"),
         ("bash: npu-smi: command not found\n", None, "not installed"),
         ("npu-smi: error while loading shared libraries: libdcmi.so: cannot open\n", None, "lib64"),
     ],
