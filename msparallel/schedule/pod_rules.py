@@ -22,6 +22,7 @@ _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 _LABEL_KEY = re.compile(r"(?:[a-z0-9][-a-z0-9.]{0,252}/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _FIELD = re.compile(r"metadata\.annotations\['([^']*)'\]")
 _SECRET = re.compile(r"(?i)passw|secret|token|api_?key|credential")
+_TABLE = "rings-config-"
 MOST_ON_A_NODE = 16
 CLUSTER_SCOPED = {("scheduling.volcano.sh", "Queue"), ("scheduling.k8s.io", "PriorityClass")}
 _TEMPLATES: dict[tuple[str, str], tuple[str, ...]] = {
@@ -220,6 +221,14 @@ def _mounts(document: Document, spec: Path, containers: list[tuple[Path, dict[st
         elif name in volumes:
             yield document.problem((*path, "name"), "volume_name_twice", "Another volume of the pod has this name.")
         volumes.add(name if isinstance(name, str) else None)
+        table = document.get(*path, "configMap", "name")
+        if isinstance(table, str) and table.startswith(_TABLE) and table != f"{_TABLE}{document.name}":
+            yield document.problem(
+                (*path, "configMap", "name"),
+                "rank_table_name",
+                "MindCluster writes a job's rank table into the ConfigMap of the job's name; this one stays empty.",
+                f"name: {_TABLE}{short(document.name, 63)}",
+            )
     claims = {
         one.get("metadata", {}).get("name")
         for _, one in document.items("spec", "volumeClaimTemplates")

@@ -202,6 +202,11 @@ CASES: list[tuple[str, str, Callable[[Any], None]]] = [
     ("more_than_a_node", "vcjob", both(in_spec("nodeSelector", {}), in_main("resources", {"limits": {NPU: 32}}))),
     ("volume_name", "vcjob", in_spec("volumes.0.name", "A")),
     ("volume_name_twice", "vcjob", in_spec("volumes.1.name", "recipe")),
+    (
+        "rank_table_name",
+        "ascendjob",
+        in_spec("volumes.0", {"name": "recipe", "configMap": {"name": "rings-config-other"}}),
+    ),
     ("mount_without_volume", "vcjob", in_main("volumeMounts.0.name", "recipes")),
     ("mount_twice", "vcjob", in_main("volumeMounts.0.mountPath", "/job")),
     ("dns_policy", "ascendjob", in_spec("dnsPolicy", None)),

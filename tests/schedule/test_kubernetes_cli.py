@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import shlex
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
+
+from msparallel.cli.main import main
 
 pytestmark = pytest.mark.pure
 ROOT = Path(__file__).parents[2]
 BIG = "llama2_13b_dp4_tp4_pp2"
 
 
-def run(*words: str, cwd: Path | None = None, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "msparallel", "kubernetes", *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, env=environment, cwd=cwd or ROOT, timeout=60, input=given
-    )
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(*words: str, given: str = "") -> Done:
+    """The command in this process, with exit code and streams of its own."""
+    out, err, before = io.StringIO(), io.StringIO(), sys.stdin
+    sys.stdin = io.TextIOWrapper(io.BytesIO(given.encode()))
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
+            main(["kubernetes", *words])
+    finally:
+        sys.stdin = before
+    return Done(end.value.code or 0, out.getvalue(), err.getvalue())
 
 
 def test_a_manifest_on_stdout_is_what_check_takes() -> None:
@@ -31,6 +47,24 @@ def test_a_manifest_on_stdout_is_what_check_takes() -> None:
     checked = run("--check", "-", given=made.stdout)
     assert checked.returncode == 0 and checked.stdout.splitlines()[-1] == "Every rule holds."
     assert "Job default/llama2-13b-dp4-tp4-pp2" in checked.stdout
+
+
+SCRIPT = """
+import sys
+from msparallel.cli.main import main
+try:
+    main(["kubernetes", sys.argv[1], "--pvc", "data"])
+except SystemExit as end:
+    assert not end.code
+print([name for name in ("mindspore", "torch", "jsonschema", "matplotlib") if name in sys.modules], file=sys.stderr)
+"""
+
+
+def test_a_process_of_its_own_imports_nothing_heavy() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", SCRIPT, BIG]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 0 and done.stderr.splitlines()[-1] == "[]", done.stderr
 
 
 def test_a_file_is_written_once(tmp_path: Path) -> None:
