@@ -103,7 +103,10 @@ def command(
     else:
         from msparallel.cli.launch_text import closing_text
 
-        click.echo(closing_text(plan, result, hosts_file))
+        given = {"--hosts": hosts_file, "--remote-shell": remote_shell, "--python": python, "--workdir": workdir}
+        options = [word for name, value in given.items() if value is not None for word in (name, value)]
+        options += [word for name in variables for word in ("--env", name)]
+        click.echo(closing_text(plan, result, options))
     return 0
 
 

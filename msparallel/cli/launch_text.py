@@ -134,8 +134,8 @@ class Follower:
         self._bar.refresh()
 
 
-def closing_text(plan: Plan, result: RunResult, hosts: str | None) -> str:
-    """What came out, where it is, how to go on."""
+def closing_text(plan: Plan, result: RunResult, options: Sequence[str]) -> str:
+    """What came out, where it is, how to go on; `options` are those of the command line."""
     assert plan.recipe.train is not None, "only recipes with a train section are trained"
     lines = []
     if result.finished_before:
@@ -151,7 +151,7 @@ def closing_text(plan: Plan, result: RunResult, hosts: str | None) -> str:
         nodes = f"{plan.nodes} node{'s' * (plan.nodes > 1)}"
         lines.append(f"Speed           {result.tokens_per_s:,.0f} tokens/s on {devices} of {nodes}")
     kept = [override for override in plan.recipe.overrides if not override.startswith("train.steps=")]
-    again = shlex.join(["msparallel", "launch", plan.recipe.path, *kept, *(["--hosts", hosts] if hosts else [])])
+    again = shlex.join(["msparallel", "launch", plan.recipe.path, *kept, *options])
     lines += [
         f"Log             {run_dir(plan) / 'log.jsonl'}",
         f"Checkpoint      {result.checkpoint}",

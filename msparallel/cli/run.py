@@ -52,7 +52,8 @@ def command(
         raise UserError(
             f"{plan.recipe.name} runs on {plan.nodes} machines. On each of them, with its own number:\n"
             f"  msparallel run {recipe_name} --node-rank 0..{plan.nodes - 1} --master-addr ADDRESS_OF_MACHINE_0 "
-            f"--master-port 8118"
+            f"--master-port 8118\n"
+            f"Or all of them from one: msparallel launch {recipe_name} --hosts FILE"
         )
     address, port = master_addr or "127.0.0.1", master_port
     if print_command:

@@ -170,7 +170,7 @@ def _network(request: Request, made: contextlib.ExitStack) -> tuple[dict, socket
             listener.bind(found[0][4])
             listener.listen(1024)
         except OSError as error:
-            return {**told, "master_problem": f"the scheduler cannot listen on {place} ({error.strerror})"}, None
+            return {**told, "master_problem": f"The scheduler cannot listen on {place} ({error.strerror})"}, None
         return told, listener
     try:
         with socket.create_connection(found[0][4][:2], timeout=CONNECT_S) as connection:
@@ -178,12 +178,12 @@ def _network(request: Request, made: contextlib.ExitStack) -> tuple[dict, socket
     except TimeoutError:
         return {
             **told,
-            "master_problem": f"no answer from {place} within {CONNECT_S:g} s: no route, or a firewall",
+            "master_problem": f"No answer from {place} within {CONNECT_S:g} s: no route, or a firewall",
         }, None
     except OSError as error:
         return {**told, "master_problem": f"{place} cannot be reached ({error.strerror})"}, None
     if answer.decode("ascii", "replace") != request.token:
-        return {**told, "master_problem": f"something else than node 0 answers at {place}"}, None
+        return {**told, "master_problem": f"Something else than node 0 answers at {place}"}, None
     return told, None
 
 

@@ -102,7 +102,7 @@ def test_a_port_that_is_taken(job, nodes):
         assert holder.stdout.readline() == b"up\n"
         done = job.check()
         assert done.returncode == 2
-        assert "hosts.txt:1  node0: 8118\n  the scheduler cannot listen on 198.51.100.1:8118" in done.stderr
+        assert "hosts.txt:1  node0: 8118\n  The scheduler cannot listen on 198.51.100.1:8118" in done.stderr
         assert done.stderr.endswith("--master-port 8119.\n\n1 problem found, nothing was started.\n")
         assert job.check("--master-port", "8119").returncode == 0
     finally:
