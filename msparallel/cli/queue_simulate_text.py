@@ -9,7 +9,7 @@ In: Measures by policy. Out: lines not wider than the terminal; the first says t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msparallel.cli.columns import fit, table
@@ -38,7 +38,7 @@ def replays_text(
                  "Fairness: Jain's index of how fast queues get on, 1 where all are alike.", width, 2)  # fmt: skip
     lines += ["", "Waiting, from submission to start", *table(_waits(found), width, right=range(2, 8)), ""]
     lines += ["Device-hours", *table(_hours(found), width, right=range(1, 8)), ""]
-    rows = [("policy", *found[0].idle_h), *((m.policy, *map(_whole, m.idle_h.values())) for m in found)]
+    rows = [("policy", *found[0].idle_h), *(_hours_row(m, m.idle_h.values()) for m in found)]
     lines += ["Of them idle, seen from the first in line", *table(rows, width, right=range(1, 4))]
     if len(found[0].queues) > 1:
         lines += ["", "Queues", *table(_queues(found), width, right=range(2, 6))]
@@ -71,12 +71,13 @@ def _hours(found: Sequence[Measures]) -> list[tuple[str, ...]]:
     rows = [("policy", *kinds, "lost", "restart", "idle")]
     for m in found:
         parts = (*m.useful_h.values(), sum(m.lost_h.values()), sum(m.restart_h.values()), sum(m.idle_h.values()))
-        rows.append((m.policy, *map(_whole, parts)))
+        rows.append(_hours_row(m, parts))
     return rows
 
 
-def _whole(hours: float) -> str:
-    return f"{hours:,.0f}"
+def _hours_row(m: Measures, parts: Iterable[float]) -> tuple[str, ...]:
+    places = 0 if m.capacity_h >= 1000 else 1
+    return m.policy, *(f"{hours:,.{places}f}" for hours in parts)
 
 
 def _queues(found: Sequence[Measures]) -> list[tuple[str, ...]]:

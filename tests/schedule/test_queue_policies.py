@@ -179,6 +179,16 @@ def test_jobs_that_end_and_come_at_one_moment_are_seen_together():
     assert starts(run(jobs, "priority")) == {"a": 0, "c": 10, "b": 20}
 
 
+@pytest.mark.parametrize("name", list(POLICIES))
+def test_jobs_without_a_line_that_come_at_one_moment_are_told_apart(name):
+    """Two jobs of one second once had one place in the line, and the wrong one left it."""
+    jobs = [job("a", 0, 6, 100, line=0), job("b", 1, 8, 10, line=0), job("c", 1, 2, 10, line=0),
+            job("d", 1, 2, 20, line=0, kind="inference")]  # fmt: skip
+    found = run(jobs, name)
+    assert sorted(ends(found)) == ["a", "b", "c", "d"] and min(ends(found).values()) > 0
+    assert sum(found.useful.values()) == 600 + 80 + 20 + 40
+
+
 def test_the_clock_begins_with_the_first_submission():
     found = run([job("a", 1_700_000_000, 8, 10), job("b", 1_700_000_005, 8, 10)], "fifo")
     assert starts(found) == {"a": 0, "b": 10} and found.end_s == 20

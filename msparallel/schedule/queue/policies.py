@@ -33,7 +33,7 @@ from msparallel.schedule.queue.victims import choose_victims
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """Attributes:
-    order: a job's place in the line; ties go by submission and line of the file.
+    order: a job's place in the line; ties go by submission, line of the file and name.
     spare: whether a job stands by.
     decide: the contract above; it gets the queues' weights.
     """

@@ -103,7 +103,7 @@ class _Replaying:
         self._held = dict.fromkeys(KINDS, 0)
         self._idle_since, self._idle_why = 0.0, IDLE[0]
         self._woken = self.env.event()
-        self.env.process(self._arrivals(sorted(jobs, key=lambda job: (job.submit_s, job.line))))
+        self.env.process(self._arrivals(sorted(jobs, key=lambda job: (job.submit_s, job.line, job.name))))
         self.env.process(self._scheduler())
 
     def _arrivals(self, jobs: list[Job]) -> Iterator[simpy.Event]:
@@ -117,7 +117,7 @@ class _Replaying:
                 self._ends[job.name] = end
                 self.result.jobs.append(end)
                 for number, shape in enumerate(pieces):
-                    key = (*self._policy.order(job), job.submit_s, job.line, number)
+                    key = (*self._policy.order(job), job.submit_s, job.line, job.name, number)
                     piece = Piece(job, shape, key, spare)
                     self.state.lane(piece).wait(piece)
             self._wake()

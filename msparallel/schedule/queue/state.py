@@ -25,7 +25,7 @@ class Piece:
     """A gang, or one replica, on its way through the replay.
 
     Attributes:
-        key: its place in the line; smaller is earlier.
+        key: its place in the line, which no other piece has; smaller is earlier.
         saved_s: work that no eviction can take any more.
         starts: how often it was started.
     """
