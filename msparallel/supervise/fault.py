@@ -165,7 +165,8 @@ def fault_of(event: Mapping[str, Any], *, node: int, host: str, step: int | None
     """The fault that an agent's `failed` event tells of."""
     how, text = str(event.get("how", "")), str(event.get("text", ""))
     kind, rank = _OF_AGENT.get(how, "worker_failed"), event.get("rank")
-    stopped = [one.get("rank") for one in event.get("standing") or [] if isinstance(one, dict)]
+    standing = event.get("standing")
+    stopped = [one.get("rank") for one in standing if isinstance(one, dict)] if isinstance(standing, list) else []
     if kind in ("worker_failed", "start_failed", "bad_input") and any(words in text for words in _DISK_FULL):
         kind = "disk_full"
     elif kind == "bad_input" and _DAMAGED[0] in text:

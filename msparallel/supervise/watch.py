@@ -97,7 +97,8 @@ class Watch:
         self._spoke.add(node)
         kind = event.get("event")
         if kind == "ranks":
-            for told in event.get("ranks") or []:
+            ranks = event.get("ranks")
+            for told in ranks if isinstance(ranks, list) else []:
                 if isinstance(told, dict) and isinstance(told.get("rank"), int):
                     self._hear_rank(node, told, now)
         elif kind == "devices":

@@ -184,7 +184,7 @@ class CheckpointStore:
     def _prepare(self, partial: Path, needed: int) -> None:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            for left_over in self.root.glob("step_*.partial"):
+            for left_over in (*self.root.glob("step_*.partial"), *self.root.glob("step_*.replaced")):
                 shutil.rmtree(left_over)
             free = shutil.disk_usage(self.root).free
             if free < needed * max(1, self.ranks):
@@ -215,10 +215,17 @@ class CheckpointStore:
 
     def _publish(self, partial: Path, final: Path) -> None:
         """The one moment at which the checkpoint begins to exist."""
-        if final.exists():  # a damaged one that a resumed run passed over
-            _set_aside(final)
+        replaced = final.with_name(f"{final.name}.replaced")
+        if final.exists():
+            try:
+                self._read(final, every_hash=True)
+                shutil.rmtree(replaced, ignore_errors=True)
+                final.rename(replaced)
+            except Damaged:  # a resumed run passed over it
+                _set_aside(final)
         partial.rename(final)
         _sync(self.root)
+        shutil.rmtree(replaced, ignore_errors=True)
         folders = self._folders()
         for old in folders[folders.index(final) :][self.keep :]:  # newer ones are damaged, and count for nothing
             shutil.rmtree(old)

@@ -83,6 +83,46 @@ def test_a_step_can_be_written_again(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["step_000001"]
 
 
+def test_a_damaged_one_is_set_aside_when_its_step_is_written_again(tmp_path):
+    checkpoints, said = store(tmp_path)
+    for step in (1, 2):
+        checkpoints.write(step, kinds(step), {})
+    for count in (1, 2):
+        (tmp_path / "step_000002" / "model.safetensors").write_bytes(b"damaged %d" % count)
+        assert checkpoints.newest().step == 1
+        checkpoints.write(2, kinds(2), {})
+        assert checkpoints.newest().step == 2
+        assert (tmp_path / f"step_000002.damaged{count}" / "model.safetensors").read_bytes() == b"damaged %d" % count
+
+
+def test_damaged_ones_before_a_whole_one_are_set_aside(tmp_path):
+    checkpoints, said = store(tmp_path, keep=9)
+    for step in (1, 2, 3, 4):
+        checkpoints.write(step, kinds(step), {})
+    assert checkpoints.set_damaged_aside() == []
+    data = bytearray((tmp_path / "step_000004" / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (tmp_path / "step_000004" / "model.safetensors").write_bytes(data)
+    (tmp_path / "step_000003" / "state.json").unlink()
+    (tmp_path / "step_000001" / "state.json").unlink()  # older than the one that will be used: in nobody's way
+    (first, why), (second, _) = checkpoints.set_damaged_aside()
+    assert [first.name, second.name] == ["step_000004.damaged1", "step_000003.damaged1"] and "sha256 differs" in why
+    assert checkpoints.newest().step == 2 and said == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "step_000001", "step_000002", "step_000003.damaged1", "step_000004.damaged1"
+    ]  # fmt: skip
+
+
+def test_nothing_is_set_aside_where_none_is_whole(tmp_path):
+    checkpoints, _ = store(tmp_path)
+    checkpoints.write(1, kinds(1), {})
+    (tmp_path / "step_000001" / "state.json").unlink()
+    with pytest.raises(UserError, match="No checkpoint here is whole"):
+        checkpoints.set_damaged_aside()
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000001"]
+    assert store(tmp_path / "none")[0].set_damaged_aside() == []
+
+
 class Killed(BaseException):
     """Stands for SIGKILL: nothing of the program runs after it."""
 
@@ -291,6 +331,18 @@ def test_all_ranks_fall_back_when_one_slice_is_short(tmp_path):
         write_ranks(tmp_path, step, ranks=2)
     path = tmp_path / "step_000002" / "rank_0001" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
+    assert [store(tmp_path, rank=rank, ranks=2)[0].newest().step for rank in range(2)] == [1, 1]
+
+
+def test_a_slice_of_any_rank_that_is_damaged_sets_its_checkpoint_aside(tmp_path):
+    """`newest` of a rank hashes its own slice only, since all ranks read at once; one process looks at all."""
+    for step in (1, 2):
+        write_ranks(tmp_path, step, ranks=2)
+    path = tmp_path / "step_000002" / "rank_0001" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    checkpoints, _ = store(tmp_path, rank=0, ranks=2)
+    [(aside, why)] = checkpoints.set_damaged_aside()
+    assert aside.name == "step_000002.damaged1" and "rank_0001/model.safetensors" in why
     assert [store(tmp_path, rank=rank, ranks=2)[0].newest().step for rank in range(2)] == [1, 1]
 
 
