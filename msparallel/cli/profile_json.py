@@ -6,6 +6,7 @@ that grow with the cluster are whole; what was left out has its reason.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msparallel.profiling.compare import rows
@@ -13,6 +14,7 @@ from msparallel.profiling.link_rules import link_kinds
 from msparallel.profiling.operator_rules import core_times, totals
 from msparallel.profiling.profile import Profile
 from msparallel.profiling.step_rules import axis_times
+from msparallel.profiling.steps import RankTime
 from msparallel.profiling.view import View
 
 MOST_OPERATORS, MOST_GAPS = 200, 50
@@ -26,6 +28,8 @@ def profile_document(found: Profile) -> dict[str, Any]:
         "findings": [finding.to_json() for finding in found.findings],
         "step_us": view.step_us,
         "ranks": [_rank(time) for time in view.times],
+        "groups": [{"group": name, "ranks": len(group), "computing_spread": spread(group)}
+                   for name, group in view.groups.items()],
         "compared": [{"part": row.part, "estimated_s": row.estimated_s, "measured_s": row.measured_s}
                      for row in rows(view)],
         "communication": _communication(view),
@@ -60,13 +64,20 @@ def profile_document(found: Profile) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def spread(group: Sequence[RankTime]) -> float:
+    """Largest less smallest computing time, over the mean; above 0.05 a rank is worth a look."""
+    times = [time.computing_us for time in group]
+    mean = sum(times) / len(times)
+    return (max(times) - min(times)) / mean if mean else 0.0
+
+
 def longest_gaps(view: View, most: int) -> list[Any]:
     """Of all ranks."""
     gaps = (gap for one in view.measured.operators for gap in one.gaps)
     return sorted(gaps, key=lambda gap: (-gap.gap_us, gap.rank))[:most]
 
 
-def _rank(time: Any) -> dict[str, Any]:
+def _rank(time: RankTime) -> dict[str, Any]:
     return {"rank": time.rank, "group": time.group, "steps": time.steps, "step_us": time.step_us,
             "computing_us": time.computing_us, "waits_us": time.waits_us, "bubble_us": time.bubble_us,
             "free_us": time.free_us, "overlapped_us": time.overlapped_us,

@@ -1,11 +1,11 @@
 """Output of hccl_test: a collective at growing sizes.
 
-In: a text. Out: an `HcclTest`. Bandwidth is recomputed from bytes and time: the printed column divides by 2**30 in some
+In: a text. Out: `HcclTest`s. Bandwidth is recomputed from bytes and time: the printed column divides by 2**30 in some
 versions and by 1e9 in others. The binary spells its header `aveg_time`, the manual `avg_time`. A result is `success`,
 `failed`, or `NULL` where nothing was compared (-c 0, or a sum beyond the type's range). (CANN, HCCL performance test.)
 
->>> test = read_hccl_test("data_size(Bytes): | aveg_time(us): | alg_bandwidth(GB/s): | check_result:\\n"
-...                       "67108864 | 2630.20 | 23.76245 | success\\n", "all_reduce_test_8p.txt")
+>>> (test,) = read_hccl_test("data_size(Bytes): | aveg_time(us): | alg_bandwidth(GB/s): | check_result:\\n"
+...                          "67108864 | 2630.20 | 23.76245 | success\\n", "all_reduce_test_8p.txt")
 >>> test.operation, test.ranks, round(test.rows[0].gb_s, 2)
 ('all_reduce', 8, 25.51)
 """
@@ -28,24 +28,37 @@ _RANKS = (re.compile(r"(?:^|[_-])(\d{1,5})p(?:[_.-]|$)"), re.compile(r"mpirun\b[
 RESULTS = ("success", "failed", "NULL")
 
 
-def read_hccl_test(text: str, name: str) -> HcclTest:
-    """One output. Raises Refused where it has no row, or one that is not of this form."""
+def read_hccl_test(text: str, name: str) -> list[HcclTest]:
+    """All runs in one output, a header each; operation and ranks from the lines before a header, or the file's name.
+
+    Raises:
+        Refused: where there is no row, or one that is not of this form.
+    """
     if _HEADER.search(text) is None:
         raise Refused("has no header data_size(Bytes): | aveg_time(us): | alg_bandwidth(GB/s): | check_result:")
-    rows: list[SizeRow] = []
-    below = False
+    runs: list[tuple[list[str], list[SizeRow]]] = []
+    before: list[str] = []
+    count = 0
     for place, line in enumerate(text.splitlines(), 1):
         if _HEADER.match(line):
-            below = True
-        elif below and "|" in line:
-            rows.append(_row(line, place))
-            if len(rows) > MOST_ROWS:
+            runs.append((before, []))
+            before = []
+        elif runs and "|" in line:
+            runs[-1][1].append(_row(line, place))
+            count += 1
+            if count > MOST_ROWS:
                 raise Refused(f"has more than {MOST_ROWS:,} rows")
-    if not rows:
+        else:
+            before.append(line)
+    if not count:
         raise Refused("has a header and no row: the test ended before its first size")
     file = name.rpartition("/")[2]
-    operation = _OPERATION.search(text) or _OPERATION.search(file)
-    ranks = _RANKS[1].search(text) or _RANKS[0].search(file)
+    return [_test("\n".join(told), file, name, rows) for told, rows in runs if rows]
+
+
+def _test(told: str, file: str, name: str, rows: list[SizeRow]) -> HcclTest:
+    operation = _OPERATION.search(told) or _OPERATION.search(file)
+    ranks = _RANKS[1].search(told) or _RANKS[0].search(file)
     return HcclTest(file=name, operation=operation[1] if operation else None,
                     ranks=int(ranks[1]) if ranks and int(ranks[1]) > 1 else None, rows=tuple(rows))  # fmt: skip
 

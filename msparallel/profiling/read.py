@@ -115,7 +115,7 @@ def _read(now: _Reading, file: ProfileFile) -> None:
     elif file.kind == "pipeline_summary":
         now.add("pipelines", pipeline_summary(file, now.names))
     elif file.kind == "hccl_test":
-        now.add("hccl_tests", [read_hccl_test(_text(file), file.name)])
+        now.add("hccl_tests", read_hccl_test(_text(file), file.name))
     elif file.kind == "counters":
         now.captures += read_captures(file)
     else:

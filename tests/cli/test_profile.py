@@ -79,6 +79,8 @@ def test_json_has_the_agreed_fields_in_order_of_gain(run, example):
     gains = [finding["gain_pct_at_most"] or 0 for finding in found["findings"]]
     assert gains == sorted(gains, reverse=True)
     assert {rank["rank"] for rank in found["ranks"]} == set(range(8))
+    spreads = {group["group"]: group["computing_spread"] for group in found["groups"]}
+    assert spreads["stage 0"] < 0.05 < spreads["stage 1"]
     slow = next(finding for finding in found["findings"] if finding["rule"] == "slow_rank_computes")
     assert slow["rank"] == 5
     for rank in found["ranks"]:

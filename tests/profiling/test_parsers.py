@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -252,10 +253,39 @@ def test_the_queue_before_the_device(tmp_path):
 def test_bandwidth_is_recomputed():
     text = ("the minbytes is 8192\ndata_size(Bytes): | avg_time(us): | alg_bandwidth(GB/s): | check_result:\n"
             "8192 | 8.192 | 99999.0 | success\n16384 | 8 | nan | NULL\n")  # fmt: skip
-    test = read_hccl_test(text, "x/all_gather_test_16p.txt")
+    (test,) = read_hccl_test(text, "x/all_gather_test_16p.txt")
     assert test.rows[0].gb_s == pytest.approx(1.0) and test.rows[1].printed_gb_s is None
     assert (test.operation, test.ranks) == ("all_gather", 16) and bus_factor("all_gather", 16) == 15 / 16
     assert bus_factor(None, 8) is None and bus_factor("all_reduce", None) is None
+
+
+def test_several_runs_in_one_log():
+    header = "data_size(Bytes): | aveg_time(us): | alg_bandwidth(GB/s): | check_result:\n"
+    command = "$ mpirun -n {} ./bin/{}_test -b 8K -e 64M -f 2 -d fp32 -o sum -p 8\n"
+    text = "".join(command.format(ranks, name) + header + "8192 | 5 | 1 | success\n"
+                   for ranks, name in ((8, "all_reduce"), (16, "reduce_scatter")))  # fmt: skip
+    assert [(test.operation, test.ranks, test.rows[0].line) for test in read_hccl_test(text, "log.txt")] == [
+        ("all_reduce", 8, 3), ("reduce_scatter", 16, 6)]  # fmt: skip
+
+
+def test_memory_does_not_grow_with_a_table(tmp_path):
+    def peak(rows: int) -> int:
+        path = tmp_path / str(rows) / "kernel_details.csv"
+        path.parent.mkdir()
+        with path.open("w") as file:
+            file.write(KERNELS.format(blocks="Block Num", cube="cube_utilization(%)"))
+            for at in range(rows):
+                start = f'"{1.7e15 + at * 500:.3f}\t"'
+                file.write(f"{at // 999},op{at},MatMulV{at % 9},AI_CORE,{start},{at % 300},1,20,80\n")
+        tracemalloc.start()
+        (found,) = read_folder(path.parent).operators
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert sum(one.count for one in found.operators) == rows
+        return used
+
+    small, large = peak(15_000), peak(60_000)
+    assert large < 1.2 * small < 8e6
 
 
 @pytest.mark.parametrize(("rows", "why"), [
