@@ -59,8 +59,11 @@ def _recorded(folder: Path, until: str | None) -> tuple[Climbed, list[tuple[str,
     from msparallel.doctor.ladder import climb
     from msparallel.doctor.recording import read_recordings
 
-    told = read_recordings(folder)
-    return climb(lambda name: told, {}, until or "recipe"), [pair for one in told for pair in one.left_out]
+    with _Progress() as bar:
+        bar.show("reading")
+        told = read_recordings(folder)
+        climbed = climb(lambda name: told, {}, until or "recipe", bar.show)
+    return climbed, [pair for one in told for pair in one.left_out]
 
 
 def _live(
@@ -159,7 +162,9 @@ class _Progress:
         return self
 
     def show(self, what: str) -> None:
-        self._bar.set_description_str(what, refresh=True)
+        from msparallel.errors import printable
+
+        self._bar.set_description_str(printable(what), refresh=False)
         self._bar.update(1)
 
     def __exit__(self, *error: object) -> None:

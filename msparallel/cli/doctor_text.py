@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 
 from msparallel.doctor.finding import Finding
 from msparallel.doctor.ladder import RUNGS, Climbed, Rung
@@ -22,18 +23,17 @@ def climbed_text(climbed: Climbed, left_out: list[tuple[str, str]], recipe_name:
         width: columns.
     """
     parts = ["\n".join(line for rung in climbed.rungs for line in _rung(rung, width))]
-    errors = [one for one in climbed.findings if one.severity == "error"]
-    warnings = [one for one in climbed.findings if one.severity == "warning"]
-    infos = [one for one in climbed.findings if one.severity == "info"]
+    errors, warnings, infos = (_alike(one for one in climbed.findings if one.severity == severity)
+                               for severity in ("error", "warning", "info"))  # fmt: skip
     if errors:
-        shown = [_whole(one, width) for one in errors[:_MOST_ERRORS]]
+        shown = [_whole(alike, width) for alike in errors[:_MOST_ERRORS]]
         more = len(errors) - _MOST_ERRORS
         parts.append("Root cause\n" + shown[0])
         if shown[1:]:
             parts.append("Also broken\n" + "\n\n".join(shown[1:]) + (f"\n  and {more} more" if more > 0 else ""))
     for title, others in (("Worth mending", warnings), ("Good to know", infos)):
         if others:
-            shown = [_whole(one, width) for one in others[:_MOST_OTHERS]]
+            shown = [_whole(alike, width) for alike in others[:_MOST_OTHERS]]
             more = len(others) - _MOST_OTHERS
             parts.append(f"{title}\n" + "\n\n".join(shown) + (f"\n  and {more} more" if more > 0 else ""))
     if left_out:
@@ -55,12 +55,30 @@ def _rung(rung: Rung, width: int) -> list[str]:
     return lines
 
 
-def _whole(finding: Finding, width: int) -> str:
+def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """What one rule says of several hosts, together."""
+    groups: dict[tuple[str, str | int], list[Finding]] = {}
+    for place, one in enumerate(findings):
+        same = [group for (rule, _), group in groups.items() if rule == one.rule and all(
+            other.host != one.host for other in group)]  # fmt: skip
+        if one.host is not None and same:
+            same[0].append(one)
+        else:
+            groups[one.rule, place] = [one]
+    return list(groups.values())
+
+
+def _whole(alike: list[Finding], width: int) -> str:
+    finding = alike[0]
     where = f", {finding.host}" if finding.host else ""
     lines = [f"  {finding.rule}{where}", *_wrapped(finding.cause, "  ", width)]
     for line in finding.evidence[:_MOST_EVIDENCE]:
         told = line.to_json()
         lines += _wrapped(short(f"{told['file']}:{told['line']}  {told['text']}", 240), "    ", width)
+    if alike[1:]:
+        hosts = [one.host or "" for one in alike[1:]]
+        more = f" and {len(hosts) - 6} more" if len(hosts) > 6 else ""
+        lines += _wrapped(f"Also on {', '.join(hosts[:6])}{more}.", "  ", width)
     return "\n".join([*lines, *_wrapped(f"Do: {finding.remedy}", "  ", width)])
 
 

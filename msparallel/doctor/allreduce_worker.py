@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     told = folder / f"rank_{os.environ['RANK_ID']}.json"
     try:
         ms.set_context(mode=ms.GRAPH_MODE)
-        ms.set_device(target)
+        ms.set_device(target, *([int(os.environ["RANK_ID"])] if target == "Ascend" else []))
         init()
         rank, size = get_rank(), get_group_size()
 

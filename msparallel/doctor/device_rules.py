@@ -265,7 +265,6 @@ def _ecc(told: Recording, number: int, details: Details) -> Iterator[Finding]:
                                  "replaced if the count grows." if rule != "ecc_single" else
                                  "Nothing, unless the count grows by the day.",
                                  *_place(details.find(name, chip.chip_id), name))  # fmt: skip
-                    break
 
 
 def _board(told: Recording, number: int, details: Details) -> Iterator[Finding]:

@@ -25,9 +25,15 @@ _OURS = re.compile(r"(?:HCCL|P2P_HCCL|TORCH_HCCL|ASCEND|PYTORCH_NPU)_\w+")
 RDMA_UNIT_S = 4.096e-6
 
 
-def check_variables(told: Variables, host: str, chip: str | None = None) -> list[Finding]:
-    """All rules. `chip`: as npu-smi names it, where that is known."""
-    return [*_each(told, host), *_names(told, host), *(one for rule in TOGETHER for one in rule(told, host, chip))]
+def check_variables(told: Variables, host: str, chip: str | None = None, *, live: bool = False) -> list[Finding]:
+    """All rules.
+
+    Args:
+        chip: as npu-smi names it, where that is known.
+        live: these are the variables of the shell that a job would start from, not of one that recorded them.
+    """
+    together = (one for rule in TOGETHER for one in rule(told, host, chip))
+    return [*_toolkit(told, host, chip, live), *_each(told, host), *_names(told, host), *together]
 
 
 def _found(rule: str, severity: Severity, host: str, cause: str, remedy: str, *values: tuple[str, Value]) -> Finding:
@@ -262,15 +268,15 @@ def _retry_order(told: Variables, host: str, chip: str | None) -> Iterator[Findi
                      "than the most.", f"export MS_RETRY_INTERVAL_UPPER={lower + 2}", *_set(told, *names))  # fmt: skip
 
 
-def _toolkit(told: Variables, host: str, chip: str | None) -> Iterator[Finding]:
+def _toolkit(told: Variables, host: str, chip: str | None, live: bool) -> Iterator[Finding]:
     if chip is not None and not _set(told, "ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_OPP_PATH"):
-        yield _found("env_cann_not_sourced", "error", host,
+        yield _found("env_cann_not_sourced", "error" if live else "warning", host,
                      "This host has devices and CANN's set_env.sh was not sourced: ASCEND_HOME_PATH is not set, so "
                      "MindSpore will not find its libraries (error 500001, or `libascendcl.so` not found).",
                      "source launch/setup_env.sh, or /usr/local/Ascend/cann/set_env.sh (before CANN 8.5: "
                      "/usr/local/Ascend/ascend-toolkit/set_env.sh).")  # fmt: skip
 
 
-TOGETHER = (_toolkit, _simulation, _pcie_and_roce, _event_after_exec, _aiv_timeout, _exec_timeout_of_chip,
+TOGETHER = (_simulation, _pcie_and_roce, _event_after_exec, _aiv_timeout, _exec_timeout_of_chip,
             _rdma_before_caller, _allocator_excludes, _vmm_size_without_vmm, _family, _whitelist, _retry_order, _glog,
             _rank_table, _slow, _one_wins, _connect_default)  # fmt: skip

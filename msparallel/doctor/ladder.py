@@ -84,19 +84,21 @@ class Climbed:
 
 Recorded = Callable[[str], Sequence[Recording]]
 Runner = Callable[[], Rung]
+Step = Callable[[str], None]
 
 
-def climb(recorded: Recorded, runners: dict[str, Runner], until: str = "recipe",
-          step: Callable[[str], None] = lambda name: None) -> Climbed:  # fmt: skip
+def climb(
+    recorded: Recorded, runners: dict[str, Runner], until: str = "recipe", step: Step = lambda what: None
+) -> Climbed:
     """Climb as far as it goes.
 
     Args:
         recorded: name of a rung -> the Recordings that it needs.
         runners: the rungs that run something; those that are missing are not possible.
         until: the last rung.
-        step: told of each rung before it is tried.
+        step: told of each rung, and of each host on it, before it is tried.
     """
-    checks: dict[str, Callable[[Sequence[Recording]], Rung]] = {
+    checks: dict[str, Callable[[Sequence[Recording], Step], Rung]] = {
         "environment": _environment, "devices": _devices, "links": _links}  # fmt: skip
     rungs: list[Rung] = []
     hosts: tuple[str, ...] = ()
@@ -114,7 +116,7 @@ def climb(recorded: Recorded, runners: dict[str, Runner], until: str = "recipe",
             if name in checks:
                 told = recorded(name)
                 hosts = tuple(host.host for host in told)
-                rung = checks[name](told)
+                rung = checks[name](told, step)
             else:
                 rung = runners[name]()
             rungs.append(replace(rung, seconds=time.monotonic() - started))
@@ -126,16 +128,17 @@ def state_of(findings: Sequence[Finding]) -> State:
     return "broken" if any(one.severity == "error" for one in findings) else "passed"
 
 
-def _environment(hosts: Sequence[Recording]) -> Rung:
+def _environment(hosts: Sequence[Recording], step: Step) -> Rung:
     found: list[Finding] = []
     unchecked: list[str] = []
     for host in hosts:
+        step(f"environment {host.host}")
         table = device_table(host)
         devices = len(table.devices) if table else _device_nodes(host)
         chip = table.devices[0].name if table else ("NPU" if devices else None)
         for name, check in (
-            ("versions.txt", lambda values, h=host: check_versions(values, h.host)),
-            ("env.txt", lambda values, h=host, c=chip: check_variables(values, h.host, c)),
+            ("versions.txt", lambda values, h=host: check_versions(values, h.host, live=h.live)),
+            ("env.txt", lambda values, h=host, c=chip: check_variables(values, h.host, c, live=h.live)),
         ):  # fmt: skip
             try:
                 if host.get(name) is not None:
@@ -169,8 +172,11 @@ def _count(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
-def _devices(hosts: Sequence[Recording]) -> Rung:
-    checked = [(host, check_devices(host)) for host in hosts]
+def _devices(hosts: Sequence[Recording], step: Step) -> Rung:
+    checked = []
+    for host in hosts:
+        step(f"devices {host.host}")
+        checked.append((host, check_devices(host)))
     found = ordered([*(one for _, result in checked for one in result.findings), *compare_devices(hosts)])
     missing = tuple(f"{host.host}: {result.impossible}" for host, result in checked if result.impossible)
     tables = [result.table for _, result in checked if result.table is not None]
@@ -184,8 +190,11 @@ def _devices(hosts: Sequence[Recording]) -> Rung:
                 + (f", driver {', '.join(versions)}" if versions else ""))  # fmt: skip
 
 
-def _links(hosts: Sequence[Recording]) -> Rung:
-    checked = [(host, check_links(host)) for host in hosts]
+def _links(hosts: Sequence[Recording], step: Step) -> Rung:
+    checked = []
+    for host in hosts:
+        step(f"links {host.host}")
+        checked.append((host, check_links(host)))
     found = ordered([*(one for _, result in checked for one in result.findings), *compare_links(hosts)])
     missing = tuple(f"{host.host}: {result.impossible}" for host, result in checked if result.impossible)
     answers = sum(len(result.records) for _, result in checked)

@@ -59,10 +59,11 @@ def family(text: str) -> tuple[int, ...]:
     return version_key(text)[:2]
 
 
-def check_versions(told: Versions, host: str) -> list[Finding]:
-    """All rules, the lowest layer first."""
-    return [one for rule in (_firmware, _driver_of_cann, _mindspore, _mindformers, _torch, _torch_npu, _numpy, _python)
-            for one in rule(told, host)]  # fmt: skip
+def check_versions(told: Versions, host: str, *, live: bool = False) -> list[Finding]:
+    """All rules, the lowest layer first. `live`: this Python is the one that would run the job."""
+    found = [one for rule in (_firmware, _driver_of_cann, _mindspore, _mindformers, _torch, _torch_npu, _numpy)
+             for one in rule(told, host)]  # fmt: skip
+    return [*found, *_python(told, host, "error" if live else "warning")]
 
 
 def _found(
@@ -196,14 +197,14 @@ def _numpy(told: Versions, host: str) -> Iterator[Finding]:
                      f"{_shown(told, 'numpy')}.", "pip install 'numpy<2'", told, "mindspore", "numpy")  # fmt: skip
 
 
-def _python(told: Versions, host: str) -> Iterator[Finding]:
-    if not _have(told, "python") or "mindspore" in told:
+def _python(told: Versions, host: str, severity: Severity) -> Iterator[Finding]:
+    if not _have(told, "python") or "mindspore" in told or "torch_npu" in told:
         return
     if not (3, 9) <= version_key(told["python"].text)[:2] <= (3, 12):
-        yield _found("python_mindspore", "error", host,
+        yield _found("python_mindspore", severity, host,
                      f"There is no MindSpore for Python {_shown(told, 'python')}: its wheels are for 3.9 to 3.12 "
                      "(2.9) and "
                      "3.10 to 3.12 (2.10).", "Make an environment with Python 3.11.", told, "python")  # fmt: skip
     else:
-        yield _found("mindspore_missing", "error", host, "MindSpore is not installed for this Python.",
+        yield _found("mindspore_missing", severity, host, "MindSpore is not installed for this Python.",
                      "pip install 'mindspore>=2.9,<2.11'", told, "python")  # fmt: skip

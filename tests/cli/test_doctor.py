@@ -76,6 +76,16 @@ def test_hosts_are_compared(tmp_path):
 
 
 @pure
+def test_what_holds_for_many_hosts_is_told_once(tmp_path):
+    for number in range(9):
+        write(tmp_path / f"node_{number}", {**clean(f"node_{number}", 10 + 20 * number), "ports.txt": "8118\n"})
+    done = run("--from", str(tmp_path))
+    assert done.returncode == 0 and done.stdout.count("msrun_port_taken") == 1
+    assert "Also on node_1, node_2, node_3, node_4, node_5, node_6 and 2 more." in done.stdout
+    assert len([one for one in document("--from", str(tmp_path))["findings"] if one["rule"] == "msrun_port_taken"]) == 9
+
+
+@pure
 @pytest.mark.parametrize(
     ("words", "says"),
     [

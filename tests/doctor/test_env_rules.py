@@ -147,6 +147,8 @@ def test_rules_of_a_chip():
     assert [(one.rule, one.severity) for one in rounded] == [("env_exec_timeout_chip", "info")]
     assert "544" in rounded[0].root_cause
     assert rules("910B2") == ["env_cann_not_sourced"] and rules(None) == []
+    assert check("910B2")[0].severity == "warning", "the shell that recorded need not be the job's"
+    assert check_variables({}, "node_0", "910B2", live=True)[0].severity == "error"
 
 
 def test_a_name_alone_is_not_judged():

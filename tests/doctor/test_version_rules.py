@@ -53,14 +53,20 @@ def test_what_belongs_together_is_not_told():
         ({"torch": "2.7.1", "torch_npu": "2.9.0.post2"}, "torch_npu_torch", "error", "torch 2.9.0"),
         ({"torch": "2.7.1+cpu", "torch_npu": "2.7.1.post2"}, "torch_npu_cann", "warning", "CANN 8.5.0"),
         ({"numpy": "2.1.0"}, "numpy_two", "error", "NumPy 1"),
-        ({"mindspore": None, "mindformers": None, "python": "3.13.1"}, "python_mindspore", "error", "3.9 to 3.12"),
-        ({"mindspore": None, "mindformers": None}, "mindspore_missing", "error", "not installed"),
+        ({"mindspore": None, "mindformers": None, "python": "3.13.1"}, "python_mindspore", "warning", "3.9 to 3.12"),
+        ({"mindspore": None, "mindformers": None}, "mindspore_missing", "warning", "not installed"),
     ],
 )  # fmt: skip
 def test_what_does_not_belong_together_is_told(versions, rule, severity, says):
     found = check(**versions)
     assert [(one.rule, one.severity) for one in found] == [(rule, severity)]
     assert says in found[0].root_cause and found[0].remedy and found[0].evidence
+
+
+def test_a_missing_mindspore_is_an_error_where_the_job_would_run():
+    told = {"python": Value("3.11.4", Place("versions", 1))}
+    assert [one.severity for one in check_versions(told, "here", live=True)] == ["error"]
+    assert check(mindspore=None, mindformers=None, torch="2.9.0", torch_npu="2.9.0.post2") == [], "a host for torch"
 
 
 def test_the_other_way_out_is_named():
