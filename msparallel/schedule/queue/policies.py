@@ -2,7 +2,7 @@
 
 In: a State. Out: Decisions, one after the other: a policy is a generator, and each decision it yields is carried out
 before the next one is asked for. It is asked whenever something has changed, after everything that happens at that
-moment, and once more after a pass that evicted. It reads the state and changes nothing.
+moment; who was evicted meanwhile waits again and may be decided on too. It reads the state and changes nothing.
 
 Each of the first five adds one thing to the one before; `reclaim` goes another way:
 

@@ -128,15 +128,11 @@ class _Replaying:
             self._woken = self.env.event()
             self.state.now = self.env.now
             self._count_idle()
-            again = True
-            while again:
-                again = False
-                for decision in self._decide(self.state):
-                    self._watch(self.state, decision)
-                    for run in decision.evict:
-                        self._evict(run)
-                    self._start(decision)
-                    again = again or bool(decision.evict)
+            for decision in self._decide(self.state):
+                self._watch(self.state, decision)
+                for run in decision.evict:
+                    self._evict(run)
+                self._start(decision)
             self._idle_why = self._why_idle()
             self._note_usage()
             self._watch(self.state, None)

@@ -141,19 +141,24 @@ class State:
 
     def on_firm(self, piece: Piece, nodes: tuple[int, ...]) -> Decision:
         """A decision for a firm piece whose nodes were found in `firm_nodes`: spare runs that are in its way give
-        way, on each node the cheapest first."""
-        evict: dict[Run, None] = {}
-        if self.firm_nodes is not self.nodes:
-            for node in nodes:
-                there = sorted(self._spare_by_node.get(node, ()), key=lambda run: (run.cost(self.now), -run.order))
-                free = self.nodes.free[node] + sum(run.piece.shape[1] for run in evict if node in run.nodes)
-                for run in there:
-                    if free >= piece.shape[1]:
-                        break
-                    if run not in evict:
-                        evict[run] = None
-                        free += run.piece.shape[1]
-        return Decision(piece, nodes, tuple(evict))
+        way, the cheapest first, and none that need not."""
+        if self.firm_nodes is self.nodes:
+            return Decision(piece, nodes)
+        missing = ((node, piece.shape[1] - self.nodes.free[node]) for node in nodes)
+        short = {node: devices for node, devices in missing if devices > 0}
+        there = {run for node in short for run in self._spare_by_node.get(node, ())}
+        chosen: list[Run] = []
+        for run in sorted(there, key=lambda run: (run.cost(self.now), -run.order)):
+            if any(short.get(node, 0) > 0 for node in run.nodes):
+                _lessen(short, run, run.piece.shape[1])
+                chosen.append(run)
+        needed = []
+        for run in reversed(chosen):
+            _lessen(short, run, -run.piece.shape[1])
+            if any(devices > 0 for devices in short.values()):
+                _lessen(short, run, run.piece.shape[1])
+                needed.append(run)
+        return Decision(piece, nodes, tuple(reversed(needed)))
 
     def start(self, decision: Decision) -> Run:
         """The piece leaves the line; its devices are taken."""
@@ -182,6 +187,12 @@ class State:
         yield self.nodes
         if self.firm_nodes is not self.nodes and not piece.spare:
             yield self.firm_nodes
+
+
+def _lessen(short: dict[int, int], run: Run, devices: int) -> None:
+    for node in run.nodes:
+        if node in short:
+            short[node] -= devices
 
 
 Decide = Callable[[State], Iterator[Decision]]
