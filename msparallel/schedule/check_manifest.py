@@ -16,7 +16,7 @@ from pathlib import Path as File
 from msparallel.errors import Problem, RecipeError, UserError, short
 from msparallel.schedule.operator_rules import ascendjob, msjob
 from msparallel.schedule.pod_rules import names, pods
-from msparallel.schedule.queue_rules import priority_class, queue, scheduler_config
+from msparallel.schedule.queue_rules import config_map, priority_class, queue
 from msparallel.schedule.read_manifest import MAX_BYTES, Document, read_documents
 from msparallel.schedule.rule import ADVICE
 from msparallel.schedule.volcano_rules import volcano_job
@@ -27,7 +27,7 @@ RULES: dict[tuple[str, str], Callable[[Document], Iterator[Problem]]] = {
     ("mindspore.gitee.com", "MSJob"): msjob,
     ("scheduling.volcano.sh", "Queue"): queue,
     ("scheduling.k8s.io", "PriorityClass"): priority_class,
-    ("", "ConfigMap"): scheduler_config,
+    ("", "ConfigMap"): config_map,
 }
 """Group and kind -> what only such an object must hold."""
 

@@ -7,6 +7,7 @@ pkg/scheduler/plugins; Kubernetes' validation of PriorityClass.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
@@ -19,6 +20,8 @@ ACTIONS = ("enqueue", "allocate", "preempt", "reclaim", "backfill", "shuffle", "
 MOST_PRIORITY = 1_000_000_000
 """Higher ones are the system's own."""
 CONF = "volcano-scheduler.conf"
+CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+MOST_CONFIG_BYTES = 1024 * 1024
 
 
 def queue(one: Document) -> Iterator[Problem]:
@@ -84,7 +87,32 @@ def priority_class(one: Document) -> Iterator[Problem]:
         yield one.problem(("metadata", "name"), "system_priority", "Names that begin with system- are Kubernetes' own.")
 
 
-def scheduler_config(one: Document) -> Iterator[Problem]:
+def config_map(one: Document) -> Iterator[Problem]:
+    """Names and size of what a ConfigMap holds; the scheduler's configuration, where it is that."""
+    size = 0
+    for field in ("data", "binaryData"):
+        for key, value in one.mapping(field).items():
+            size += len(value.encode("utf-8", "replace")) if isinstance(value, str) else 0
+            if not CONFIG_KEY.fullmatch(key):
+                yield one.problem(
+                    (field, key),
+                    "config_key",
+                    "A key of a ConfigMap becomes a file name: letters, digits, dots, "
+                    "dashes and underscores, at most 253.",
+                )
+            if not isinstance(value, str):
+                yield one.problem(
+                    (field, key),
+                    "config_text",
+                    "A ConfigMap holds text; a number is written in quotes.",
+                    f'{short(key, 80)}: "{short(value, 80)}"',
+                )
+    if size > MOST_CONFIG_BYTES:
+        yield one.problem(("data",), "config_size", f"{size:,} bytes; a ConfigMap has {MOST_CONFIG_BYTES:,} at most.")
+    yield from _scheduler_config(one)
+
+
+def _scheduler_config(one: Document) -> Iterator[Problem]:
     """The configuration of Volcano's scheduler, which is text inside of a ConfigMap."""
     text = one.get("data", CONF)
     if not isinstance(text, str):

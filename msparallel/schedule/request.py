@@ -33,6 +33,7 @@ _IMAGE = re.compile(
     r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::[0-9]{1,5})?(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
+_FILE_NAME = re.compile(r"[-._a-zA-Z0-9]{1,248}")
 _PATH = re.compile(r"(?:/[A-Za-z0-9._@+-]+)+")
 MOST_LABEL = 63
 
@@ -194,6 +195,17 @@ def _devices(plan: Plan, request: Request) -> list[Problem]:
 
 def _names(plan: Plan, request: Request) -> list[Problem]:
     found = []
+    if not _FILE_NAME.fullmatch(plan.recipe.name):
+        found.append(
+            Problem(
+                key="recipe",
+                value=plan.recipe.path,
+                rule="recipe_file_name",
+                message="The recipe becomes a file of a ConfigMap, whose names have letters, digits, dots, dashes and "
+                "underscores. Rename it.",
+                file=plan.recipe.path,
+            )
+        )
     name = request.name
     if not LABEL.fullmatch(name):
         better = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-")

@@ -117,6 +117,13 @@ def test_every_rule_has_a_case(repo: Any) -> None:
     assert set(re.findall(calls, text)) == {case[0] for case in CASES}
 
 
+def test_a_recipe_s_file_name_is_one_that_a_config_map_takes(tmp_path: Any, repo: Any) -> None:
+    path = tmp_path / "Mein Rezept ü.yaml"
+    path.write_text((repo / "recipes" / f"{BIG}.yaml").read_text())
+    found = problems(resolve(load_recipe(path)), request())
+    assert [problem.rule for problem in found] == ["recipe_file_name"] and str(path) in str(found[0])
+
+
 def test_910a_takes_rings() -> None:
     for count in (1, 2, 4, 8):
         plan = plan_of("llama2_7b_dp2_tp2_pp2", f"cluster.nodes={8 // count}", f"cluster.devices_per_node={count}", *A1)
