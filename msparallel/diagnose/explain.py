@@ -2,8 +2,9 @@
 
 In: every rule that was seen, with where and when. Out: rule id -> id of the rule that explains it, None for a cause.
 
-- A cause explains where it began not more than `LONGEST_WAIT_S` before and not later, with `CLOCKS_DIFFER_S` for machines whose clocks differ; a generic one,
-  which may as well be the end of a process that waited, only where it stands first.
+- A cause explains where it began not more than `LONGEST_WAIT_S` before and not later, with `CLOCKS_DIFFER_S` for
+  machines whose clocks differ; a generic one, which may as well be the end of a process that waited, only where it
+  stands first.
 - What is `unknown` explains time-outs only where it stands well before the first of them. In turn every error near an
   unknown line explains it.
 - What `sums_up` is explained by any other error of its file, or by one before it.

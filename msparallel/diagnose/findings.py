@@ -8,7 +8,8 @@ In: the scans of all files. Out: `Finding`s, the root cause first. How it is dec
    whose log ends before they gave up. That rank is the finding, `rank_went_silent`.
 4. A rule is a consequence where a rule that its `consequence_of` names is present and did not begin later than it
    (`explain.py`).
-5. What is left is ordered by severity, then by time; the first is the root cause.
+5. Errors that are hours apart are of several attempts: a warning says so.
+6. What is left is ordered by severity, then by time; the first is the root cause.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from os.path import commonprefix
 from typing import Any
 
@@ -26,6 +28,8 @@ from msparallel.diagnose.scan import MOST_EVIDENCE, SAME_MOMENT_S, SYSLOG_YEAR, 
 from msparallel.diagnose.times import as_year
 
 SILENT_BEFORE_S = 5.0
+FAR_APART_S = 6 * 3600.0
+"""More than HCCL_EXEC_TIMEOUT can be on the chips that bound it (17340 s)."""
 _SEVERITIES = ("error", "warning", "info")
 
 
@@ -86,6 +90,8 @@ def findings(scans: list[Scan], rules: tuple[Rule, ...]) -> list[Finding]:
         follow = [finding.explained_by is None and finding.rule.may_follow(silent.rule) for finding in found]
         found = [_followed(finding, silent.rule.id) if follows else finding
                  for finding, follows in zip(found, follow, strict=True)] + [silent]  # fmt: skip
+    apart = _far_apart(by_id.get("errors_far_apart"), seen)
+    found += [apart] if apart is not None else []
     place = {rule.id: number for number, rule in enumerate(rules)}
     return sorted(found, key=lambda one: (one.explained_by is not None, _SEVERITIES.index(one.severity),
                                           float("inf") if one.time_s is None else one.time_s,
@@ -185,6 +191,20 @@ def _blamed(group: list[Seen]) -> int | None:
         if named:
             return named[0]
     return next((one.rank for one in group if one.rank is not None), None)
+
+
+def _far_apart(rule: Rule | None, seen: dict[str, list[Seen]]) -> Finding | None:
+    """A warning where the errors are not of one incident."""
+    errors = [one for group in seen.values() for one in group if one.severity == "error" and one.hit.time_s is not None]
+    errors.sort(key=lambda one: one.key)
+    gaps = [(after.hit.time_s - before.hit.time_s, after) for before, after in pairwise(errors)]
+    long = [(gap, after) for gap, after in gaps if gap > FAR_APART_S]
+    if rule is None or not long:
+        return None
+    gap_s, last = long[-1]
+    told = f"The last of them begin at {clock(last.hit.time_s)}, {gap_s / 3600:.0f} h after the one before."
+    return Finding(rule, rule.severity, f"{rule.root_cause} {told}", last.rank, (), last.hit.time_s,
+                   tuple(last.hit.evidence[:1]))  # fmt: skip
 
 
 def _silent_rank(rule: Rule | None, waits: list[Seen], seen: dict[str, list[Seen]],

@@ -32,10 +32,12 @@ _ABOUT_LITERAL_BYTES, _ABOUT_CODE_BYTES = (1024, 2048), (48, 16)
 """Before and from the literal: where its regex may match, so that a line of any length takes a bounded time."""
 
 _LEVEL = re.compile(rb"(?<![A-Za-z.])(?:(INFO|WARNING|WARN|DEBUG|TRACE|EVENT|NOTICE|level=(?:info|warning|debug))"
-                    rb"|ERROR|CRITICAL|FATAL|EXCEPTION|level=(?:error|fatal)|\w*(?:Error|Exception):)(?![A-Za-z])")  # fmt: skip
-"""The first level in a line, in the forms of MindSpore, CANN, Python's logging, vLLM and Go; group 1 is a quiet one."""
-_QUIET_LETTER = re.compile(rb"^(?:\(.{1,80}?\) )?(?:\[rank\d{1,6}\]: ?)?\[?[WI]\d{0,4} (?:\d\d:\d\d:\d\d[.\d]*|[\w.]{1,60}:\d+\])")
-"""A level of one letter: `[W530 17:44:21.4 compiler_depend.ts:526]`, `[W OpCommand.cpp:88]`, `I0709 20:08:32.572540`."""
+                    rb"|ERROR|CRITICAL|FATAL|EXCEPTION|level=(?:error|fatal)"
+                    rb"|\w*(?:Error|Exception):)(?![A-Za-z])")  # fmt: skip
+"""The first level in a line, as MindSpore, CANN, Python's logging, vLLM and Go write it; group 1 is a quiet one."""
+_QUIET_LETTER = re.compile(rb"^(?:\(.{1,80}?\) )?(?:\[rank\d{1,6}\]: ?)?\[?[WI]\d{0,4} "
+                           rb"(?:\d\d:\d\d:\d\d[.\d]*|[\w.]{1,60}:\d+\])")  # fmt: skip
+"""A level of one letter: `[W530 17:44:21.4 a.ts:526]`, `[W OpCommand.cpp:88]`, `I0709 20:08:32.572540`."""
 _LEVEL_BYTES = 160
 _PREFIX = re.compile(rb"(?:E {1,16}|\[rank\d{1,6}\]: ?|\([\w= ,.:-]{1,80}\) ?"
                      rb"|(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w.]{1,60}:\d{1,6}\] ?"

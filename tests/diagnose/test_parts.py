@@ -137,6 +137,12 @@ def whole(files, folder):
         assert one.evidence and all(line.line >= 1 and len(line.text) < 500 for line in one.evidence)
         assert one.explained_by is None or one.explained_by in causes
     assert not found.findings or found.findings[0].explained_by is None, "something began it"
+    above = {one.rule.id: one.explained_by for one in found.findings}
+    for name in above:
+        steps = 0
+        while name is not None:
+            name, steps = above[name], steps + 1
+            assert steps <= len(above), "rules explain each other in a circle"
     done = CliRunner().invoke(command, [str(folder)], standalone_mode=False)
     assert done.exception is None, done.exception
 
