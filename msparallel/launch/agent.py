@@ -42,10 +42,10 @@ from typing import Any
 from msparallel.errors import RunError, UserError
 from msparallel.launch.agent_devices import DeviceWatch
 from msparallel.launch.agent_line import LEASE_S, Events, Lease
-from msparallel.launch.agent_part import parser, read_outcome
+from msparallel.launch.agent_part import Outcome, outcome_from, parser
 from msparallel.launch.devices import check_devices, check_mindspore
 from msparallel.launch.marked import MARK, end_marked, marked, process_state
-from msparallel.launch.msrun import PortTaken, check_port, clear_logs, local_ranks, logs_dir
+from msparallel.launch.msrun import PortTaken, check_port, clear_logs, local_ranks, logs_dir, without_our_own
 from msparallel.launch.processes import die_with_parent
 from msparallel.launch.status import first_failure, read_beats, read_states
 from msparallel.plan import Plan, resolve
@@ -114,7 +114,7 @@ class _Node:
         self._events, self._lease, self._told_to_end = events, lease, told_to_end
         self._logs, self._ranks, self._mark = logs_dir(plan), local_ranks(plan, node), mark_of(plan, node)
         self._devices = DeviceWatch(plan.devices_per_node)
-        self._scheduler = 0
+        self._written, self._scheduler = bytearray(), 0
         self._due: dict[str, float] = {}
 
     def run(self) -> int:
@@ -123,7 +123,6 @@ class _Node:
             pids = ", ".join(f"{process.pid} (state {process.state})" for process in left)
             raise RunError(f"Processes of an earlier attempt cannot be ended here: {pids}. The node needs a restart.")
         clear_logs(self._logs, self._ranks)
-        (self._logs / f"node_{self._node}.json").unlink(missing_ok=True)
         part = self._start()
         self._events.send(
             "started",
@@ -138,7 +137,7 @@ class _Node:
         except BaseException:
             end_marked(self._mark, grace_s=0.0)
             raise
-        outcome = read_outcome(self._logs, self._node)
+        outcome = self._outcome(part)
         if failure is None and outcome is not None and outcome.result is not None:
             self._events.send("done", result=outcome.result)
             return 0
@@ -163,17 +162,30 @@ class _Node:
             return subprocess.Popen(
                 [sys.executable, "-m", "msparallel.launch.agent_part", *self._words],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                stdout=subprocess.PIPE,
+                stderr=output,
                 env=environment,
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
 
+    def _take(self, part: subprocess.Popen[bytes]) -> bool:
+        """Read what the part has written; whether it still runs. It waits while its pipe is full."""
+        ended = part.poll() is not None
+        assert part.stdout is not None, "it was started with a pipe"
+        os.set_blocking(part.stdout.fileno(), False)
+        while chunk := part.stdout.read(1 << 16):
+            self._written += chunk
+        return not ended
+
+    def _outcome(self, part: subprocess.Popen[bytes]) -> Outcome | None:
+        self._take(part)
+        return outcome_from(bytes(self._written))
+
     def _watch(self, part: subprocess.Popen[bytes]) -> dict[str, Any] | None:
         """Until the part has ended (None), or must be (why)."""
         scheduler_gone = 0.0
-        while part.poll() is None:
+        while self._take(part):
             time.sleep(POLL_S)
             if self._told_to_end:
                 return _lost(f"it got {signal.Signals(self._told_to_end[0]).name}")
@@ -199,18 +211,20 @@ class _Node:
     def _let_end(self, part: subprocess.Popen[bytes]) -> None:
         """Time to stop the other ranks and to say why."""
         deadline = time.monotonic() + PART_ENDS_S
-        while part.poll() is None and time.monotonic() < deadline and self._lease.holds():
+        while self._take(part) and time.monotonic() < deadline and self._lease.holds():
             time.sleep(POLL_S)
             self._events.flush()
 
     def _why(self, part: subprocess.Popen[bytes], standing: list[dict[str, Any]]) -> dict[str, Any]:
         """What the part itself says, or else what is seen of it and its ranks."""
-        outcome = read_outcome(self._logs, self._node)
+        outcome = self._outcome(part)
         if outcome is not None:
             return _failed(outcome.error, outcome.kind, outcome.rank, outcome.exit_code, standing)
         code = part.poll()
         ended = signal.Signals(-code).name if code is not None and code < 0 else f"code {code}"
-        failure = first_failure(read_states(self._logs, self._ranks))
+        failure = first_failure(
+            without_our_own(read_states(self._logs, self._ranks), self._logs / f"msrun_{self._node}.log")
+        )
         if failure is not None:
             text = failure.text or f"Rank {failure.rank} of {self._plan.world_size} was killed ({ended})."
             log = self._logs / f"worker_{failure.rank}.log"

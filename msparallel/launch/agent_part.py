@@ -1,10 +1,10 @@
 """A node's part of a run in a process that the agent can end: `python -m msparallel.launch.agent_part RECIPE ...`.
 
-In: the agent's own command line. Out: `logs/node_R.json`: {result} or {error, exit_code, kind, rank}. A recipe of one
-device is trained in this very process.
+In: the agent's own command line. Out: on stdout, which nothing else is written to, one JSON object {result} or
+{error, exit_code, kind, rank}. A recipe of one device is trained in this very process.
 
->>> read_outcome(logs, 0).error
-'Rank 1 of 2 was killed by SIGKILL. ...'
+>>> outcome_from(b'{"result": null, "error": "Rank 1 was killed.", "exit_code": 1, "kind": "killed"}').kind
+'killed'
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,17 +57,19 @@ def parser() -> argparse.ArgumentParser:
     return words
 
 
-def read_outcome(logs: Path, node: int) -> Outcome | None:
-    """What a part wrote, None where it was ended before it could."""
+def outcome_from(data: bytes) -> Outcome | None:
+    """What a part wrote, None where it was ended before it could, or while it did."""
     try:
-        return Outcome(**json.loads((logs / f"node_{node}.json").read_text(encoding="utf-8")))
-    except FileNotFoundError:
+        return Outcome(**json.loads(data))
+    except (ValueError, TypeError):
         return None
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the part; returns the exit code."""
     die_with_parent()
+    out = os.dup(1)  # a pipe and no file, since a full disk must be told too
+    os.dup2(2, 1)
     given = parser().parse_args(arguments)
     plan = resolve(load_recipe(given.recipe, given.overrides))
     logs = logs_dir(plan)
@@ -89,9 +91,8 @@ def main(arguments: Sequence[str]) -> int:
         outcome = _failure(error, "killed" if error.killed else "failed", error.rank)
     except UserError as error:
         outcome = _failure(error, "start" if isinstance(error, RunError) else "input")
-    partial = logs / f"node_{given.node_rank}.json.partial"
-    partial.write_text(json.dumps(outcome.__dict__), encoding="utf-8")
-    partial.replace(partial.with_suffix(""))
+    with os.fdopen(out, "w", encoding="utf-8") as pipe:
+        json.dump(asdict(outcome), pipe)
     return outcome.exit_code
 
 

@@ -187,7 +187,7 @@ def launch(
     if show:
         follower.show()
     states = read_states(logs, local)
-    if failure := first_failure(_without_our_own(states, msrun_log)):
+    if failure := first_failure(without_our_own(states, msrun_log)):
         raise _failed(plan, failure, logs, msrun_log)
     if process.returncode or not all(state.done for state in states):
         text = _last_lines(logs / f"worker_{shown}.log") or _last_lines(msrun_log)
@@ -201,9 +201,9 @@ def launch(
     return RunResult(**json.loads((logs / "result.json").read_text(encoding="utf-8")))
 
 
-def _without_our_own(states: list[WorkerState], msrun_log: Path) -> list[WorkerState]:
-    """msrun and `launch` kill the others once one has ended: of the ranks that are gone without a word only the one that
-    msrun found dead was killed by somebody else, where it found one or a rank has said why it failed."""
+def without_our_own(states: list[WorkerState], msrun_log: Path) -> list[WorkerState]:
+    """msrun and `launch` kill the others once one has ended: of the ranks that are gone without a word only the one
+    that msrun found dead was killed by somebody else, where it found one or a rank has said why it failed."""
     killed_before = [state for state in states if state.state == "killed" and _signal_in(msrun_log, state.pid)]
     if not killed_before and not any(state.state == "failed" for state in states):
         return states
@@ -230,7 +230,8 @@ def _failed(plan: Plan, failure: WorkerState, logs: Path, msrun_log: Path) -> Us
 
 def _signal_in(msrun_log: Path, pid: int) -> str:
     """Name of the signal that ended a worker, as msrun saw it."""
-    found = re.search(rf"process {pid} exit with exception\. Error code: -(\d+)", msrun_log.read_text(errors="replace"))
+    text = msrun_log.read_text(errors="replace") if msrun_log.exists() else ""
+    found = re.search(rf"process {pid} exit with exception\. Error code: -(\d+)", text)
     return signal.Signals(int(found[1])).name if found else ""
 
 

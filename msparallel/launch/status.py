@@ -49,6 +49,11 @@ class WorkerState:
         return self.state == "done"
 
 
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_STATE_BYTES = 8192
+"""Of every state, filled up with blanks."""
+
+
 class WorkerStatus:
     """The file of this process."""
 
@@ -66,9 +71,19 @@ class WorkerStatus:
         value = WorkerState(
             rank=self._rank, pid=os.getpid(), state=state, time=time.time(), text=text, exit_code=exit_code
         )
+        record = json.dumps(asdict(value)).encode()
         partial = self._path.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(value)), encoding="utf-8")
-        partial.replace(self._path)
+        try:
+            partial.write_bytes(record.ljust(_STATE_BYTES))
+            partial.replace(self._path)
+        except OSError as error:
+            if error.errno not in _NO_SPACE or not self._path.exists():
+                raise
+            # A full disk is a reason to fail that must be told: over the first state, which has the room.
+            if len(record) > _STATE_BYTES:
+                record = json.dumps(asdict(replace(value, text=text[: _STATE_BYTES // 8]))).encode()
+            with self._path.open("r+b") as file:
+                file.write(record.ljust(_STATE_BYTES))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +107,7 @@ class Beat:
 
 
 _BEAT_BYTES = 256
+_TEAR_S = 0.1
 
 
 class Heartbeat:
@@ -110,7 +126,7 @@ class Heartbeat:
         try:
             os.pwrite(self._file, record, 0)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if error.errno not in _NO_SPACE:
                 raise
 
 
@@ -137,14 +153,23 @@ def read_states(logs: Path, ranks: Iterable[int]) -> list[WorkerState]:
         path = logs / f"rank_{rank}.json"
         if not path.exists():
             continue
-        state = WorkerState(**json.loads(path.read_text(encoding="utf-8")))
+        state = _read(path)
         if state.state == "running" and not _runs(state.pid):
             # It may have written its last word between the two looks.
-            state = WorkerState(**json.loads(path.read_text(encoding="utf-8")))
+            state = _read(path)
             if state.state == "running":
                 state = replace(state, state="killed", time=_last_sign(logs, rank))
         states.append(state)
     return states
+
+
+def _read(path: Path) -> WorkerState:
+    """A state; once more where one was being written over another."""
+    try:
+        return WorkerState(**json.loads(path.read_text(encoding="utf-8")))
+    except ValueError:
+        time.sleep(_TEAR_S)
+        return WorkerState(**json.loads(path.read_text(encoding="utf-8")))
 
 
 def first_failure(states: Iterable[WorkerState]) -> WorkerState | None:

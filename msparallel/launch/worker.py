@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from msparallel.errors import RunError, UserError
@@ -38,8 +39,10 @@ def main(arguments: list[str]) -> int:
     except UserError as error:
         return _failed(status, str(error), error.exit_code)
     except Exception as error:  # the worker's last word: its launcher reads it, the log keeps the traceback
-        traceback.print_exc()
-        return _failed(status, f"  {type(error).__name__}: {error}", RunError.exit_code)
+        code = _failed(status, f"  {type(error).__name__}: {error}", RunError.exit_code)
+        with suppress(OSError):
+            traceback.print_exc()
+        return code
     if rank == reporting_rank(plan):
         _write_result(plan, logs_dir(plan), result.to_json())
     status.done()
@@ -47,8 +50,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _failed(status: WorkerStatus, text: str, exit_code: int) -> int:
-    print(text, file=sys.stderr, flush=True)
     status.failed(text, exit_code)
+    with suppress(OSError):  # the disk of the log may be the one that is full
+        print(text, file=sys.stderr, flush=True)
     return exit_code
 
 

@@ -43,12 +43,15 @@ class Incident:
 
 def keep(run_folder: Path, outcome: Outcome) -> Incident:
     """Copy the logs of the attempt that has just ended, and diagnose them."""
+    folder = None
     try:
         folder = _next(run_folder / "incidents")
         _copy(run_folder / "logs", folder / "logs")
         for node, words in outcome.words.items():
             (folder / "logs" / f"agent_{node}.log").write_text(words + "\n", encoding="utf-8")
     except OSError as error:
+        if folder is not None:  # half of it helps nobody, and the room may be wanted
+            shutil.rmtree(folder, ignore_errors=True)
         return Incident(folder=None, cause=None, problem=f"The incident could not be kept: {error}.")
     try:
         findings = diagnose(folder / "logs").findings
