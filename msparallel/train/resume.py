@@ -107,7 +107,12 @@ def check_matches(checkpoint: Checkpoint, plan: Plan) -> list[str]:
 
 
 def check_data(checkpoint: Checkpoint, fingerprint: str) -> None:
-    """Raise UserError where the corpus, the tokenizer or the split is not the one that the checkpoint saw."""
+    """Raise UserError where the corpus, the tokenizer or the split is not the one that the checkpoint saw.
+
+    At step 0, weights that came from elsewhere, it saw none.
+    """
+    if checkpoint.step == 0:
+        return
     stored = checkpoint.state.get("data", {}).get("fingerprint")
     if stored != fingerprint and not (isinstance(stored, str) and all("=" in part for part in stored.split())):
         raise UserError(

@@ -77,10 +77,18 @@ def open_weights(where: str, shape: ModelShape) -> Weights:
     path = Path(where)
     if (path / "config.json").is_file():
         folder = HuggingFaceFolder.open(path)
-        _same_model(shape, folder.shape, path)
+        check_same_model(shape, folder.shape, path)
         return Weights(folder, path, str(path))
     step = _step_folder(path)
     return Weights(TrainedCheckpoint.open(step), step.parent.parent, str(step))
+
+
+def open_source(where: str) -> HuggingFaceFolder | TrainedCheckpoint:
+    """The same without a recipe, with the optimizer's state where there is one. Raises UserError."""
+    path = Path(where)
+    if (path / "config.json").is_file():
+        return HuggingFaceFolder.open(path)
+    return TrainedCheckpoint.open(_step_folder(path), ("model", "optimizer"))
 
 
 def _step_folder(path: Path) -> Path:
@@ -92,13 +100,13 @@ def _step_folder(path: Path) -> Path:
         if steps:
             return max(steps, key=lambda one: int(one.name[5:]))
     raise UserError(
-        f"serve.weights: {path}\n  There is no Hugging Face folder (config.json) and no checkpoint (state.json, or "
+        f"{path}\n  There is no Hugging Face folder (config.json) and no checkpoint (state.json, or "
         "checkpoints/step_N). `msparallel run quickstart` makes one: serve.weights=output/quickstart. To try without "
         "weights: serve.weights=random"
     )
 
 
-def _same_model(recipe: ModelShape, found: ModelShape, path: Path) -> None:
+def check_same_model(recipe: ModelShape, found: ModelShape, path: Path) -> None:
     """Raise UserError with every number that differs."""
     lines = []
     for field in fields(ModelShape):
@@ -108,7 +116,7 @@ def _same_model(recipe: ModelShape, found: ModelShape, path: Path) -> None:
                 continue
             lines.append(f"  model.{field.name} is {_word(ours)} in the recipe and {_word(theirs)} there.")
     if lines:
-        raise UserError("\n".join([f"serve.weights: {path}", *lines]))
+        raise UserError("\n".join([str(path), *lines]))
 
 
 def _word(value: object) -> str:

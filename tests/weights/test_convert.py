@@ -1,0 +1,202 @@
+"""Weights keep every bit through every form: Hugging Face, whole checkpoints, slices of any plan."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from msparallel.cli.main import main
+from msparallel.plan import resolve
+from msparallel.recipe.load import load_recipe
+from msparallel.weights.checkpoint import TrainedCheckpoint
+from msparallel.weights.hugging_face import HuggingFaceFolder
+from msparallel.weights.tensor_file import TensorFile
+from msparallel.weights.to_checkpoint import to_checkpoint
+from msparallel.weights.to_hugging_face import shape_of_checkpoint, to_hugging_face
+from msparallel.weights.write_tensors import Planned, write_tensors
+
+pytestmark = pytest.mark.pure
+FOLDER = Path(__file__).parents[1] / "fixtures" / "generation"
+MODELS = ("qwen3", "llama", "qwen2", "qwen3_moe")
+RECIPE = """
+model: {{num_layers: 2, hidden_size: 32, num_heads: 4, num_kv_heads: 2, ffn_size: 64, vocab_size: 259,
+         vocab_multiple: 64, attention: plain, {more}}}
+parallel: {{{parallel}}}
+data: {{}}
+optimizer: {{}}
+train: {{micro_batch_size: 1, seq_length: 32, steps: 5, global_batch_size: 8}}
+{cluster}
+"""
+MORE = {
+    "qwen3": "head_dim: 16, qk_norm: true, tie_embeddings: true, rope_theta: 1000000.0, max_positions: 256",
+    "llama": "norm_eps: 1.0e-5, max_positions: 256",
+    "qwen2": "attention_bias: true, rope_theta: 1000000.0, max_positions: 256",
+    "qwen3_moe": "head_dim: 16, qk_norm: true, rope_theta: 1000000.0, max_positions: 256, num_experts: 6, "
+                 "experts_per_token: 2, expert_ffn_size: 24",
+}  # fmt: skip
+ENGINE = "cluster: {hardware: atlas_800t_a2}"
+PLANS = {
+    "one": ("mode: stand_alone", ""),
+    "dp2_tp2_pp2": ("mode: semi_auto_parallel, data_parallel: 2, model_parallel: 2, pipeline_stages: 2, "
+                    "micro_batch_num: 4", ENGINE),
+    "dp8_shard": ("mode: semi_auto_parallel, data_parallel: 8, optimizer_shard: true, "
+                  "optimizer_shard_threshold_kib: 0", ENGINE),
+    "dp4_tp2_whole_vocabulary": ("mode: semi_auto_parallel, data_parallel: 4, model_parallel: 2, "
+                                 "vocab_parallel: false", ENGINE),
+}  # fmt: skip
+
+
+def plan_of(tmp_path, model: str, name: str):
+    parallel, cluster = PLANS[name]
+    if model == "qwen3_moe" and name == "dp2_tp2_pp2":
+        parallel += ", expert_parallel: 2"
+    path = tmp_path / f"{model}_{name}.yaml"
+    path.write_text(RECIPE.format(more=MORE[model], parallel=parallel, cluster=cluster))
+    return resolve(load_recipe(str(path)))
+
+
+def weights(folder: Path) -> dict[str, bytes]:
+    found = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        found |= {name: (str(value.dtype), value.shape, value.tobytes()) for name, value in load_file(path).items()}
+    return found
+
+
+CASES = [(model, plan) for model in MODELS for plan in PLANS if (model, plan) != ("qwen3", "dp2_tp2_pp2")]
+"""A tied head cannot be cut into stages."""
+
+
+@pytest.mark.parametrize(("model", "plan"), CASES)
+def test_hugging_face_to_any_plan_and_back(tmp_path, model, plan):
+    with HuggingFaceFolder.open(FOLDER / model) as folder:
+        step = to_checkpoint(folder, plan_of(tmp_path, model, plan), tmp_path / "checkpoints")
+    assert step.name == "step_000000"
+    with TrainedCheckpoint.open(step) as trained:
+        to_hugging_face(trained, shape_of_checkpoint(trained), tmp_path / "hf", most_bytes=60_000)
+    assert weights(tmp_path / "hf") == weights(FOLDER / model)
+    with HuggingFaceFolder.open(tmp_path / "hf") as again, HuggingFaceFolder.open(FOLDER / model) as first:
+        assert again.shape == first.shape
+
+
+def test_a_single_file_comes_back_as_the_same_bytes(tmp_path):
+    with HuggingFaceFolder.open(FOLDER / "qwen3") as folder:
+        step = to_checkpoint(folder, plan_of(tmp_path, "qwen3", "dp8_shard"), tmp_path / "checkpoints")
+    with TrainedCheckpoint.open(step) as trained:
+        to_hugging_face(trained, shape_of_checkpoint(trained), tmp_path / "hf")
+    digests = {hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+               for folder in (tmp_path / "hf", FOLDER / "qwen3")}  # fmt: skip
+    assert len(digests) == 1
+
+
+def test_bfloat16_stands_in_float32_and_comes_back(tmp_path):
+    source = tmp_path / "bf16"
+    source.mkdir()
+    (source / "config.json").write_bytes((FOLDER / "qwen3" / "config.json").read_bytes())
+    with TensorFile(FOLDER / "qwen3" / "model.safetensors") as file:
+        planned = [Planned(name, "BF16", file.shape(name), lambda name=name: file.read(name)) for name in file.names()]
+        write_tensors(source / "model.safetensors", planned)
+    with HuggingFaceFolder.open(source) as folder:
+        step = to_checkpoint(folder, plan_of(tmp_path, "qwen3", "dp8_shard"), tmp_path / "checkpoints")
+    with TrainedCheckpoint.open(step) as trained:
+        to_hugging_face(trained, shape_of_checkpoint(trained), tmp_path / "hf", dtype="bfloat16")
+    assert (tmp_path / "hf" / "model.safetensors").read_bytes() == (source / "model.safetensors").read_bytes()
+
+
+def _trained(tmp_path, model="llama", plan="one"):
+    """A checkpoint with moments that are not zero, step 3."""
+    with HuggingFaceFolder.open(FOLDER / model) as folder:
+        step = to_checkpoint(folder, plan_of(tmp_path, model, plan), tmp_path / "source")
+    values = load_file(step / "optimizer.safetensors")
+    rng = np.random.default_rng(5)
+    planned = [Planned(name, "I32" if name == "global_step" else "F32", value.shape,
+                       lambda value=value: np.full(1, 3, np.int32) if value.dtype == np.int32 else
+                       rng.standard_normal(value.shape).astype(np.float32))
+               for name, value in values.items()]  # fmt: skip
+    digest = write_tensors(step / "optimizer.safetensors", planned)
+    state = json.loads((step / "state.json").read_text())
+    state["step"], state["files"]["optimizer.safetensors"]["sha256"] = 3, digest
+    (step / "state.json").write_text(json.dumps(state))
+    return step.rename(step.with_name("step_000003"))
+
+
+@pytest.mark.parametrize("plan", [name for name in PLANS if name != "one"])
+@pytest.mark.parametrize("model", ["llama", "qwen3_moe"])
+def test_a_checkpoint_moves_from_plan_to_plan_with_its_optimizer(tmp_path, model, plan):
+    first = _trained(tmp_path, model)
+    kinds = ("model", "optimizer")
+    with TrainedCheckpoint.open(first, kinds) as source:
+        cut = to_checkpoint(source, plan_of(tmp_path, model, plan), tmp_path / "cut")
+        state = source.state
+    assert cut.name == "step_000003" and len(list(cut.glob("rank_*"))) == 8
+    with TrainedCheckpoint.open(cut, kinds) as source:
+        assert {key: value for key, value in source.state.items() if key not in ("cutting", "recipe")} == {
+            key: value for key, value in state.items() if key not in ("cutting", "recipe")
+        }
+        back = to_checkpoint(source, plan_of(tmp_path, model, "one"), tmp_path / "back")
+    for kind in kinds:
+        before, after = load_file(first / f"{kind}.safetensors"), load_file(back / f"{kind}.safetensors")
+        assert before.keys() == after.keys()
+        for name in before:
+            np.testing.assert_array_equal(before[name], after[name], err_msg=name)
+
+
+def test_slices_are_those_that_the_planner_says(tmp_path):
+    from msparallel.planner.shards import predict_shards
+
+    plan = plan_of(tmp_path, "llama", "dp8_shard")
+    with HuggingFaceFolder.open(FOLDER / "llama") as folder:
+        step = to_checkpoint(folder, plan, tmp_path / "checkpoints")
+        whole = folder.read("model.layers.1.mlp.down_proj.weight")
+    for rank in range(8):
+        part = predict_shards(plan, rank)["model.layers.1.mlp.down_proj.weight"].part
+        held = load_file(step / f"rank_{rank:04d}" / "model.safetensors")["model.layers.1.mlp.down_proj.weight"]
+        np.testing.assert_array_equal(held, whole[tuple(slice(*bound) for bound in part.bounds)])
+
+
+def run(*words: str, capsys) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["convert", *words])
+    told = capsys.readouterr()
+    return end.value.code or 0, told.out, told.err
+
+
+def test_the_verb_says_what_it_wrote_and_what_is_next(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    plan_of(tmp_path, "llama", "dp8_shard")
+    code, out, _ = run(str(FOLDER / "llama"), "--to", "llama_dp8_shard.yaml", capsys=capsys)
+    assert code == 0 and out == ("Written to output/llama_dp8_shard/checkpoints/step_000000.\n"
+                                 "Next: msparallel run llama_dp8_shard.yaml\n")  # fmt: skip
+    code, out, _ = run("output/llama_dp8_shard", "--to", "hugging-face", "-o", "hf", "--json", capsys=capsys)
+    assert code == 0 and json.loads(out)["written"] == "hf" and weights(Path("hf")) == weights(FOLDER / "llama")
+    code, _, err = run("output/llama_dp8_shard", "--to", "hugging-face", "-o", "hf", capsys=capsys)
+    assert code == 2 and "It holds something already" in err
+    code, _, err = run(str(FOLDER / "llama"), "--to", "llama_dp8_shard.yaml", capsys=capsys)
+    assert code == 2 and "It is there already" in err
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (["nowhere", "--to", "hugging-face", "-o", "x"], "no Hugging Face folder"),
+    ([str(FOLDER / "llama"), "--to", "hugging-face", "-o", "x"], "Hugging Face folder already"),
+    ([str(FOLDER / "llama"), "--to", "hugging-face"], "needs -o FOLDER"),
+    ([str(FOLDER / "llama"), "--to", "quickstart"], "model.hidden_size is 256 in the recipe and 32 there"),
+    ([str(FOLDER / "llama"), "--to", "qwen3_8b_serve_tp1"], "has no `train` section"),
+    ([str(FOLDER / "llama"), "--to", "quickstart", "--dtype", "bfloat16"], "a checkpoint has float32"),
+    ([str(FOLDER / "llama"), "--to", "nothing_like_it"], "nothing_like_it"),
+])  # fmt: skip
+def test_what_cannot_be_converted_is_refused(tmp_path, monkeypatch, capsys, words, told):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*words, capsys=capsys)
+    assert (code, out) == (2, "") and told in err and "Traceback" not in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_of_another_run_is_refused_with_what_differs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    step = _trained(tmp_path)
+    code, _, err = run(str(step), "--to", "llama_one.yaml", "train.seed=9", "-o", "x", capsys=capsys)
+    assert code == 2 and "train.seed: 1 in the checkpoint, 9 in the recipe" in err
