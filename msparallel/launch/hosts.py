@@ -101,6 +101,10 @@ def _problems(plan: Plan, hosts: Sequence[Host], file: str) -> list[Problem]:
                 host, where, f"{seen[where].name} on line {seen[where].line} has this address too: one host, one line."
             )
         seen[where] = host
+        if plan.nodes > 1 and host is hosts[0] and ":" in where:
+            note(host, where, "Over IPv6 MindSpore's workers need MS_WORKER_IP, another one on each node, which is not "
+                 f"set here; write node 0's IPv4 address, for example {host.name} 192.0.2.11.")  # fmt: skip
+            continue
         if plan.nodes > 1 and (why := _unreachable(where)):
             note(host, where, f"{why}; write the one that the other nodes reach, for example {host.name} 192.0.2.11.")
     return problems

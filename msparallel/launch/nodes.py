@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import selectors
 import signal
 import subprocess
@@ -105,6 +106,7 @@ class _Nodes:
         # Of its own, since a terminal on which somebody pressed Ctrl-S holds up whoever writes to it.
         self._renewing = threading.Thread(target=self._renew, daemon=True)
         arguments = ["--master-addr", layout.master_addr, "--master-port", str(layout.master_port)]
+        _allow_files(len(layout.nodes))
         try:
             for rank, host in enumerate(layout.nodes):
                 words = [asking.recipe, *asking.overrides, "--node-rank", str(rank), *arguments]
@@ -249,6 +251,15 @@ class _Nodes:
             for node in self._nodes:
                 _let_go(node)
             self._selector.close()
+
+
+def _allow_files(nodes: int) -> None:
+    """Three pipes a node: more than the usual 1,024 open files for some hundreds of nodes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 4 * nodes + 64
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _write(node: _Node, line: bytes) -> None:

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from msparallel.devices.npu_smi import DeviceTable
-from msparallel.devices.query import query_devices
+from msparallel.devices.query import NPU_SMI, find_tool, query_devices
 from msparallel.devices.tool_text import DeviceUnavailable
 from msparallel.errors import UserError, short
+from msparallel.launch.devices import ascend_devices
 from msparallel.plan import Plan
 
 GIB = 2**30
@@ -29,6 +30,10 @@ def devices_here(plan: Plan) -> tuple[str, str]:
     """(what is there, why it will not do)."""
     if plan.hardware.target == "CPU":
         return f"{len(os.sched_getaffinity(0))} cores", ""
+    if find_tool(NPU_SMI) is None:  # as in a container that got the devices and not the tool
+        there = ascend_devices()
+        if there >= plan.devices_per_node:
+            return f"{there}, no npu-smi", ""
     try:
         table = query_devices()
     except DeviceUnavailable as error:

@@ -115,14 +115,6 @@ def _versions(facts: Facts, first: Facts | None, job: Job) -> Iterator[_Found]:
         yield _Found(
             "python", facts.python, f"Python differs from node 0's {first.python}. Use one Python on all nodes."
         )
-    if job.needs_cann and not facts.cann:
-        yield _Found(
-            "cann",
-            None,
-            "Neither ASCEND_HOME_PATH nor ASCEND_TOOLKIT_HOME is set: CANN's set_env.sh was not read there. A login "
-            "without a terminal reads no profile: source it here before the launch (its variables go along), or in the "
-            "node's ~/.bashrc before the line that ends shells without a terminal.",
-        )
 
 
 def _recipe(facts: Facts, first: Facts | None, job: Job) -> Iterator[_Found]:
@@ -188,6 +180,13 @@ def _network(answer: Answer, facts: Facts, first: Facts | None, job: Job) -> Ite
                 f"On this node the name means {facts.addresses[0]} (see its /etc/hosts), where no other node can reach "
                 f"it. Write its address beside the name: {answer.host.name} ADDRESS",
             )
+        elif len(job.layout.nodes) > 1 and facts.addresses and ":" in facts.addresses[0]:
+            yield _Found(
+                "master",
+                wanted,
+                f"The name means the IPv6 address {facts.addresses[0]}; workers would need MS_WORKER_IP, which is not "
+                f"set here. Write the IPv4 address beside it: {answer.host.name} ADDRESS",
+            )
         elif facts.addresses and not facts.has_master:
             yield _Found(
                 "master",
@@ -231,9 +230,7 @@ def _loopback(facts: Facts) -> bool:
 
 def _hardware(facts: Facts, job: Job) -> Iterator[_Found]:
     if facts.devices_problem:
-        yield _Found(
-            "devices", facts.devices, f"The devices cannot be used for this job: {facts.devices_problem}."
-        )
+        yield _Found("devices", facts.devices, f"The devices cannot be used for this job: {facts.devices_problem}.")
     needed = job.needs.memory_bytes
     if facts.memory_bytes is not None and facts.memory_bytes < needed:
         yield _Found(
@@ -273,6 +270,12 @@ def _warnings(answer: Answer, answers: Sequence[Answer], job: Job) -> Iterator[P
         yield _problem(answer, job, "clock", f"{answer.clock_s - first.clock_s:+.0f} s", (
             "The clock is that far from node 0's. The job runs, but its logs cannot be put in order, and `diagnose` "
             "may name a wrong cause: set the clocks with NTP."
+        ))  # fmt: skip
+    if job.needs_cann and not facts.cann:
+        yield _problem(answer, job, "cann", None, (
+            "Neither ASCEND_HOME_PATH nor ASCEND_TOOLKIT_HOME is set: CANN's set_env.sh was not read there. A login "
+            "without a terminal reads no profile: source it here before the launch (its variables go along), or in the "
+            "node's ~/.bashrc before the line that ends shells without a terminal."
         ))  # fmt: skip
     wanted = job.needs.checkpoint_bytes * job.needs.checkpoints
     if (

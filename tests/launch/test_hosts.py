@@ -42,6 +42,11 @@ def test_the_first_hosts_are_nodes_and_the_others_spare():
     assert lay_out(plan(), parse_hosts("a\nb\n", "x")).master_addr == "a"
 
 
+def test_an_ipv6_master():
+    assert "MS_WORKER_IP" in refused("a 2001:db8::1\nb 192.0.2.2\n")
+    assert lay_out(plan(), parse_hosts("a 192.0.2.1\nb 2001:db8::2\n", "x")).master_addr == "192.0.2.1"
+
+
 def test_one_node_listens_for_itself_alone():
     alone = plan("gpt_tiny_dp2_cpu", [])
     layout = lay_out(alone, None)

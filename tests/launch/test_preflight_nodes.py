@@ -15,6 +15,8 @@ import pytest
 from netns import Cluster, cluster
 from tiny_recipe import arguments, write_recipe
 
+from msparallel.devices.npu_smi import EXAMPLE
+
 pytestmark = pytest.mark.pure
 LISTEN = (
     "import socket, time; s = socket.create_server(('198.51.100.1', 8118)); print('up', flush=True); time.sleep(99)"
@@ -179,3 +181,28 @@ def test_a_greeting_on_stdout_is_no_answer(job):
 def test_a_remote_shell_that_is_not_there(job):
     done = job.check(shell="/no/such/shell")
     assert done.returncode == 2 and "/no/such/shell: No such file or directory" in done.stderr
+
+
+def test_devices_that_somebody_uses(job, nodes):
+    """With a stand-in for npu-smi on each node, that of node1 with a process on its third device."""
+    head, *header, first, second, title, process = EXAMPLE.splitlines()
+    devices = [line.replace("| 0     ", f"| {npu}     ", 1) for npu in range(4) for line in (first, second)]
+    devices[1::2] = [second] * 4
+    idle = [f"| No running processes found in NPU {npu} |" for npu in range(4)]
+    busy = [process.replace("| 0       0 ", "| 2       0 "), *idle[:2], idle[3]]
+    for name, processes in (("node0", idle), ("node1", busy)):
+        tools = job.folder / name
+        tools.mkdir()
+        (tools / "npu-smi.txt").write_text("\n".join([head, *header, *devices, title, *processes]) + "\n")
+        (tools / "npu-smi").write_text(f'#!/bin/sh\n[ "$*" = info ] && cat {tools}/npu-smi.txt\n')
+        (tools / "npu-smi").chmod(0o755)
+        nodes.before(name, f"export PATH={tools}:$PATH")
+    job.recipe = "llama2_7b_dp2_tp2_pp2"
+    words = ["cluster.nodes=2", "cluster.devices_per_node=4", f"train.output_dir={job.folder}/output"]
+    found = [(node, message) for node, rule, message in job.problems(*words) if rule == "devices"]
+    assert found == [
+        (
+            "node1",
+            "The devices cannot be used for this job: NPU 2: python3.11 (pid 4711, 28,170 MiB) holds it.",
+        )
+    ]

@@ -13,9 +13,10 @@ from msparallel.cli.launch_text import table_text
 from msparallel.cluster.hosts import parse_hosts
 from msparallel.devices.npu_smi import EXAMPLE, parse_info
 from msparallel.errors import UserError
+from msparallel.launch import preflight_devices
 from msparallel.launch.hosts import lay_out
 from msparallel.launch.preflight_ask import Answer
-from msparallel.launch.preflight_devices import memory_available_bytes, told_of
+from msparallel.launch.preflight_devices import devices_here, memory_available_bytes, told_of
 from msparallel.launch.preflight_facts import Facts, Request, facts_from, request_from
 from msparallel.launch.preflight_needs import Needs, needs_of
 from msparallel.launch.preflight_rules import GIB, Job, check
@@ -61,7 +62,6 @@ CASES = [
     ({}, {"mindspore": "2.10.0"}, "b", "mindspore", "node 0's 2.9.0"),
     ({"mindspore": ""}, {}, "a", "mindspore", "not installed"),
     ({}, {"python": "3.10.2"}, "b", "python", "node 0's 3.11.7"),
-    ({}, {"cann": ""}, "b", "cann", "set_env.sh"),
     ({}, {"recipe_sha256": "b" * 64}, "b", "recipe", "another content"),
     ({}, {"recipe_sha256": "", "recipe_problem": "no such file"}, "b", "recipe", "no such file"),
     ({"recipe_problem": "needs 8 devices"}, {}, "a", "recipe", "needs 8 devices"),
@@ -71,6 +71,7 @@ CASES = [
     ({}, {"output_problem": "it cannot be written: Read-only file system"}, "b", "output_dir", "Read-only"),
     ({"free_bytes": 9 * GIB}, {}, "a", "disk", "10.0 GiB"),
     ({"addresses": ("127.0.1.1",)}, {}, "a", "master", "/etc/hosts"),
+    ({"addresses": ("2001:db8::1",)}, {"addresses": ("2001:db8::1",)}, "a", "master", "MS_WORKER_IP"),
     ({"has_master": False}, {}, "a", "master", "no address of this node"),
     (
         {"master_problem": "the scheduler cannot listen"},
@@ -111,7 +112,7 @@ def test_every_problem_is_told_at_once():
 
 
 def test_a_processor_needs_no_cann_and_a_node_without_an_answer_breaks_one_rule():
-    assert check(answers({"cann": ""}, {"cann": ""}), job(needs_cann=False)).problems == []
+    assert check(answers({"cann": ""}, {"cann": ""}), job(needs_cann=False)).warnings == []
     found = [answers()[0], Answer(host=job().layout.nodes[1], node_rank=1, failure="Connection refused")]
     (problem,) = check(found, job()).problems
     assert problem.rule == "preflight_reach" and "Connection refused" in problem.message
@@ -119,7 +120,18 @@ def test_a_processor_needs_no_cann_and_a_node_without_an_answer_breaks_one_rule(
     assert [problem.key for problem in check(found, job()).problems] == ["a"]
 
 
+def test_a_container_with_devices_and_without_npu_smi(monkeypatch):
+    plan = resolve(load_recipe("llama2_7b_dp2_tp2_pp2"))
+    monkeypatch.setattr(preflight_devices, "find_tool", lambda names: None)
+    monkeypatch.setattr(preflight_devices, "ascend_devices", lambda: 8)
+    assert devices_here(plan) == ("8, no npu-smi", "")
+    monkeypatch.setattr(preflight_devices, "ascend_devices", lambda: 4)
+    assert devices_here(plan)[0] == "none" and "npu-smi is not on PATH" in devices_here(plan)[1]
+
+
 def test_what_is_odd_is_no_reason_to_stop():
+    (warning,) = check(answers({}, {"cann": ""}), job()).warnings
+    assert (warning.key, warning.rule) == ("b", "preflight_cann") and "set_env.sh" in warning.message
     checked = check(answers({"free_bytes": 20 * GIB}, clock_s=-42.0), job())
     assert checked.problems == []
     assert [(one.key, one.rule) for one in checked.warnings] == [("a", "preflight_disk"), ("b", "preflight_clock")]
