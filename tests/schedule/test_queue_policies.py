@@ -123,6 +123,14 @@ def test_training_that_blocks_does_not_hold_up_stand_by():
     assert starts(found) == {"a": 0, "b": 100, "i": 2} and found.jobs[2].evictions == 1
 
 
+def test_stand_by_gives_way_no_further_than_needed():
+    """i is the cheapest, but h has to go in any case, and its four devices suffice."""
+    jobs = [job("a", 0, 3, 500), job("h", 0, 4, 500, kind="inference"), job("i", 0, 1, 500, kind="inference"),
+            job("t", 50, 4, 10)]  # fmt: skip
+    found = run(jobs, "standby")
+    assert [(end.job.name, end.evictions) for end in found.jobs] == [("a", 0), ("h", 1), ("i", 0), ("t", 0)]
+
+
 def test_stand_by_keeps_to_where_training_comes_last():
     jobs = [job("i", 0, 4, 500, kind="inference"), job("a", 1, 8, 100)]
     assert not measure(run(jobs, "standby", TWO)).evictions
