@@ -15,7 +15,7 @@ from pathlib import Path as File
 
 from msparallel.errors import Problem, RecipeError, UserError, short
 from msparallel.schedule.operator_rules import ascendjob, msjob
-from msparallel.schedule.pod_rules import names, pods
+from msparallel.schedule.pod_rules import names, pod_templates, pods
 from msparallel.schedule.queue_rules import config_map, priority_class, queue
 from msparallel.schedule.read_manifest import MAX_BYTES, Document, read_documents
 from msparallel.schedule.rule import ADVICE
@@ -35,7 +35,7 @@ RULES: dict[tuple[str, str], Callable[[Document], Iterator[Problem]]] = {
 @dataclass(frozen=True, kw_only=True)
 class Checked:
     """Attributes:
-    objects: `Kind namespace/name` of each.
+    objects: `Kind namespace/name` of each, and whether only its names have rules.
     problems: broken rules.
     advice: what works and is seldom meant.
     """
@@ -89,8 +89,10 @@ def check(document: Document) -> Iterator[Problem]:
 
 def _title(document: Document) -> str:
     space = document.get("metadata", "namespace")
+    place = f"{short(space, 63)}/" if space else ""
+    known = (document.api, document.kind) in RULES or pod_templates(document)
     return (
-        f"{short(document.kind or '?', 60)} {f'{short(space, 63)}/' if space else ''}{short(document.name or '?', 253)}"
+        f"{short(document.kind or '?', 60)} {place}{short(document.name or '?', 253)}{'' if known else ' (names only)'}"
     )
 
 

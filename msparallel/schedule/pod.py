@@ -115,7 +115,7 @@ def template(
     host = request.host_network and npus
     waits = _before_start(request, wait_for, rank_table=request.rank_table and chip is not None)
     main = _container(plan, request, command, container, chip, npus)
-    variables = [*_environment(plan, chip, host), *(environment or [])]
+    variables = [*_environment(plan, request, chip, host), *(environment or [])]
     for key, value in (("env", variables), ("ports", ports), ("readinessProbe", probe)):
         if value:
             main[key] = value
@@ -151,7 +151,7 @@ def _ring(chip: Chip | None) -> dict[str, Any]:
 def _container(
     plan: Plan, request: Request, command: list[str], name: str, chip: Chip | None, trains: bool
 ) -> dict[str, Any]:
-    needs: dict[str, Any] = {"cpu": str(request.cpu)} if request.cpu else {}
+    needs: dict[str, Any] = {"cpu": str(request.cpu)} if request.cpu and trains else {}
     if chip:
         needs[chip.resource] = plan.devices_per_node
     found: dict[str, Any] = {
@@ -181,7 +181,7 @@ def _container(
     return found
 
 
-def _environment(plan: Plan, chip: Chip | None, host: bool) -> list[dict[str, Any]]:
+def _environment(plan: Plan, request: Request, chip: Chip | None, host: bool) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     if chip:
         found.append(
@@ -200,6 +200,11 @@ def _environment(plan: Plan, chip: Chip | None, host: bool) -> list[dict[str, An
                     "value": Noted(posixpath.join(JOB_DIR, str(logs_dir(plan)), "plog"), "CANN's logs outlive the pod"),
                 }
             )
+    elif request.cpu and plan.hardware.target == "CPU":
+        share = max(1, request.cpu // plan.devices_per_node)
+        found.append(
+            {"name": "OMP_NUM_THREADS", "value": Noted(str(share), "else each process takes the node's cores")}
+        )
     if host:
         found.append(
             {

@@ -325,6 +325,11 @@ def test_a_list_is_its_items_and_the_same_object_twice_is_told() -> None:
     assert [(problem.rule, problem.line) for problem in checked.problems] == [("object_twice", 5)]
 
 
+def test_a_kind_without_rules_of_its_own_is_said_to_have_none() -> None:
+    checked = check_text("apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: b}\n", "x.yaml")
+    assert (checked.objects, checked.problems) == (["Service b/a (names only)"], [])
+
+
 REFUSED = {
     "yaml_syntax": ["a: [", "a: !!python/object:os.system x", "a: \x01", "[" * 100, "{a: " * 60, "a: *b"],
     "not_an_object": ["- a", "text"],

@@ -235,6 +235,14 @@ def test_a_rank_table_is_waited_for_and_copied_to_a_file() -> None:
         assert {"name": "run", "mountPath": mounts["run"]} in main["volumeMounts"]
 
 
+def test_cores_are_asked_for_by_those_that_compute() -> None:
+    made = pod_specs(objects(plan_of("llama2_13b_dp4_tp4_pp2"), "ascendjob", cpu=96))
+    assert made["worker"]["containers"][0]["resources"]["requests"]["cpu"] == "96"
+    assert "resources" not in made["scheduler"]["containers"][0]
+    tiny = pod_specs(objects(plan_of("gpt_tiny_dp2_cpu"), "vcjob", cpu=8))["worker"]["containers"][0]
+    assert {"name": "OMP_NUM_THREADS", "value": "4"} in tiny["env"], "two processes share eight cores"
+
+
 def test_a_failed_or_evicted_job_starts_again_from_its_checkpoint() -> None:
     plan = plan_of("llama2_13b_dp4_tp4_pp2")
     spec = objects(plan, "vcjob", retries=4)["Job"]["spec"]
