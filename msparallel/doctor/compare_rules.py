@@ -54,10 +54,12 @@ def _differ(
         host, (value, _) = next(iter(others.items()))
         shown = [pair[1] for pair in others.values() if pair[1]][:4]
         same = next((pair[1] for pair in by_host.values() if pair[0] == usual and pair[1]), None)
+        same_hosts = len(by_host) - len(others)
+        on_hosts = f"on {same_hosts} host{'s' * (same_hosts > 1)}"
         more = f" and {len(others) - 1} other hosts differ" if len(others) > 1 else ""
         yield Finding(rule=rule, severity=severity, host=host, remedy=remedy, evidence=tuple(
-            [*shown, *([same] if same else [])]), root_cause=f"{what}: {short(usual, 60)} on "
-            f"{len(by_host) - len(others)} hosts, {short(value, 60)} on {host}{more}. {why}")  # fmt: skip
+            [*shown, *([same] if same else [])]), root_cause=f"{what}: {short(usual, 60)} "
+            f"{on_hosts}, {short(value, 60)} on {host}{more}. {why}")  # fmt: skip
 
 
 def compare_environment(hosts: Sequence[Recording]) -> list[Finding]:

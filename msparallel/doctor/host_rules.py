@@ -108,7 +108,7 @@ def _limits(told: Recording, devices: int) -> Iterator[Finding]:
     locked, place, line = limits.get("Max locked memory", ("unlimited", place, ""))
     if devices and locked != "unlimited":
         yield _found("pinned_memory", "warning", told,
-                     f"A process may lock {int(locked) / 2**20:,.0f} MiB of memory; copies between host and device, "
+                     f"A process may lock {int(locked) // 1024:,} KiB of memory; copies between host and device, "
                      "and "
                      "RDMA, use locked (pinned) memory, and fail as out of memory while the device is half empty.",
                      "ulimit -l unlimited; `* - memlock unlimited` in /etc/security/limits.conf; in a container "

@@ -154,7 +154,7 @@ def _environment(hosts: Sequence[Recording], step: Step) -> Rung:
                     told=f"none of {', '.join(ENVIRONMENT_FILES[:4])} ... is among the files")  # fmt: skip
     found = ordered(found)
     return Rung(name="environment", state=state_of(found), findings=tuple(found), unchecked=tuple(unchecked),
-                told=f"{len(ENVIRONMENT_FILES) * len(hosts) - len(unchecked)} records of "
+                told=f"{_count(len(ENVIRONMENT_FILES) * len(hosts) - len(unchecked), 'record')} of "
                 f"{_count(len(hosts), 'host')} checked")  # fmt: skip
 
 
