@@ -42,6 +42,7 @@ VERBS = {
     "profile": "Profiles of a run: slow ranks and links, where steps go, what to change.",
     "import": "A MindFormers training YAML as a recipe.",
     "export": "A recipe as a MindFormers YAML.",
+    "bench-serve": "Load for a server, and the latencies that its clients see.",
     "convert": "Weights: Hugging Face, checkpoints, and checkpoints of another plan.",
     "ranktable": "Make, check and compare rank tables.",
     "kubernetes": "A recipe as a Kubernetes manifest, or a manifest against the rules.",

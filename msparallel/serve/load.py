@@ -1,0 +1,205 @@
+"""Load for an OpenAI-compatible server, and what its clients see of it.
+
+In: a URL, how many requests at once or how many a second, how long prompts and answers are. Out: for each request when
+it was sent, when its first and every further piece came, how it ended; percentiles of all.
+
+>>> arrivals(rate=2.0, duration_s=1000.0, seed=1)[:2]  # doctest: +SKIP
+[0.54, 0.71]
+
+Closed loop: so many clients, each sends its next request when it has its answer, so the server sets the pace. Open
+loop: requests come at random moments (Poisson) whatever the server does, as from many people; only this shows what a
+server does when it is too slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import numpy as np
+
+WORDS = ("river", "stone", "light", "seven", "machine", "paper", "under", "green", "window", "circle", "north",
+         "answer")  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """Attributes:
+    url: of the server, without /v1.
+    prompt_words, answer_tokens: (least, most) of each request, drawn evenly.
+    """
+
+    url: str
+    model: str
+    prompt_words: tuple[int, int] = (16, 64)
+    answer_tokens: tuple[int, int] = (32, 64)
+    seed: int = 1
+    api_key: str | None = field(default=None, repr=False)
+    timeout_s: float = 600.0
+
+
+@dataclass
+class Seen:
+    """One request, by the client's clock.
+
+    Attributes:
+        sent_s: since the load began.
+        pieces_s: when each piece of the answer came.
+        status: HTTP status, 0 where there was none.
+        error: of a request that has no whole answer.
+        prompt_tokens, answer_tokens: by the server's usage.
+    """
+
+    sent_s: float
+    status: int = 0
+    error: str = ""
+    pieces_s: list[float] = field(default_factory=list)
+    done_s: float | None = None
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
+
+    @property
+    def whole(self) -> bool:
+        return self.done_s is not None and not self.error
+
+
+def arrivals(*, rate: float, duration_s: float, seed: int) -> list[float]:
+    """Moments of a Poisson process of `rate` a second."""
+    rng, moments, now = random.Random(seed), [], 0.0
+    while (now := now + rng.expovariate(rate)) < duration_s:
+        moments.append(now)
+    return moments
+
+
+async def closed_loop(
+    load: Load, *, clients: int, requests: int, tell: Callable[[], object] = lambda: None
+) -> list[Seen]:
+    """`requests` in all, `clients` at once."""
+    left, seen, began = list(range(requests)), [], time.perf_counter()
+    async with _client(load, clients) as client:
+
+        async def one() -> None:
+            while left:
+                seen.append(await _ask(client, load, left.pop(0), began))
+                tell()
+
+        await asyncio.gather(*(one() for _ in range(clients)))
+    return seen
+
+
+async def open_loop(load: Load, *, moments: Sequence[float], tell: Callable[[], object] = lambda: None) -> list[Seen]:
+    """A request at each moment, whatever became of the ones before."""
+    began = time.perf_counter()
+    async with _client(load, len(moments)) as client:
+
+        async def one(number: int, moment: float) -> Seen:
+            await asyncio.sleep(max(0.0, moment - (time.perf_counter() - began)))
+            seen = await _ask(client, load, number, began)
+            tell()
+            return seen
+
+        return list(await asyncio.gather(*(one(number, moment) for number, moment in enumerate(moments))))
+
+
+def _client(load: Load, connections: int) -> httpx.AsyncClient:
+    headers = {"Authorization": f"Bearer {load.api_key}"} if load.api_key else {}
+    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+    return httpx.AsyncClient(base_url=load.url, headers=headers, timeout=load.timeout_s, limits=limits)
+
+
+async def _ask(client: httpx.AsyncClient, load: Load, number: int, began: float) -> Seen:
+    rng = random.Random(load.seed * 1_000_003 + number)
+    body = {
+        "model": load.model, "stream": True, "stream_options": {"include_usage": True}, "temperature": 0,
+        "prompt": " ".join(rng.choices(WORDS, k=rng.randint(*load.prompt_words))),
+        "max_tokens": rng.randint(*load.answer_tokens),
+    }  # fmt: skip
+    seen = Seen(time.perf_counter() - began)
+    try:
+        async with client.stream("POST", "/v1/completions", json=body) as answer:
+            seen.status = answer.status_code
+            if answer.status_code != 200:
+                seen.error = f"HTTP {answer.status_code}"
+                await answer.aread()
+                return seen
+            async for line in answer.aiter_lines():
+                if line == "data: [DONE]":
+                    seen.done_s = time.perf_counter() - began
+                elif line.startswith("data: "):
+                    _piece(seen, json.loads(line[6:]), time.perf_counter() - began)
+    except (httpx.HTTPError, ValueError) as error:
+        seen.error = f"{type(error).__name__}: {error}"
+    if seen.done_s is None and not seen.error:
+        seen.error = "the answer ended early"
+    return seen
+
+
+def _piece(seen: Seen, piece: dict[str, Any], now: float) -> None:
+    if "error" in piece:
+        seen.error = str(piece["error"])
+        return
+    if any(choice.get("text") for choice in piece.get("choices", ())):
+        seen.pieces_s.append(now)
+    if usage := piece.get("usage"):
+        seen.prompt_tokens, seen.answer_tokens = usage["prompt_tokens"], usage["completion_tokens"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Of one load. Latencies are {p50, p90, p99, mean} in seconds, of answers that came whole.
+
+    Attributes:
+        refused: answers 429; failed: all others without a whole answer.
+        first_token_s: from sending to the first piece; between_s: between two pieces; whole_s: to the end.
+        tokens_per_s: of answers, over the time from the first request to the last answer.
+    """
+
+    requests: int
+    whole: int
+    refused: int
+    failed: int
+    duration_s: float
+    prompt_tokens: int
+    answer_tokens: int
+    tokens_per_s: float
+    requests_per_s: float
+    first_token_s: dict[str, float]
+    between_s: dict[str, float]
+    whole_s: dict[str, float]
+    errors: dict[str, int]
+
+
+def summary(seen: Sequence[Seen]) -> Summary:
+    """Numbers of a load."""
+    whole = [one for one in seen if one.whole]
+    ends = [one.done_s for one in whole if one.done_s is not None]
+    duration = max(ends, default=0.0) - min((one.sent_s for one in seen), default=0.0)
+    tokens = sum(one.answer_tokens for one in whole)
+    errors: dict[str, int] = {}
+    for one in seen:
+        if one.error:
+            errors[one.error] = errors.get(one.error, 0) + 1
+    gaps = [later - earlier for one in whole for earlier, later in zip(one.pieces_s, one.pieces_s[1:], strict=False)]
+    return Summary(
+        requests=len(seen), whole=len(whole), refused=sum(one.status == 429 for one in seen),
+        failed=sum(not one.whole and one.status != 429 for one in seen), duration_s=duration,
+        prompt_tokens=sum(one.prompt_tokens for one in whole), answer_tokens=tokens,
+        tokens_per_s=tokens / duration if duration > 0 else 0.0,
+        requests_per_s=len(whole) / duration if duration > 0 else 0.0,
+        first_token_s=_percentiles([one.pieces_s[0] - one.sent_s for one in whole if one.pieces_s]),
+        between_s=_percentiles(gaps),
+        whole_s=_percentiles([end - one.sent_s for one, end in zip(whole, ends, strict=True)]), errors=errors,
+    )  # fmt: skip
+
+
+def _percentiles(values: Sequence[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    p50, p90, p99 = np.percentile(values, [50, 90, 99])
+    return {"p50": float(p50), "p90": float(p90), "p99": float(p99), "mean": float(np.mean(values))}
