@@ -145,7 +145,7 @@ def parse_info(text: str, name: str) -> DeviceTable:
     """
     reader = _Reader()
     for place, line in numbered(text, name):
-        line = line.lstrip("> \\")  # quoted, as in a report
+        line = line.lstrip("># \\")  # quoted, as in a report
         if line.startswith("|"):
             inside = line.removeprefix("|").removesuffix("|")
             reader.take(place, [cell.strip() for cell in inside.split("|")])
@@ -166,6 +166,7 @@ class _Reader:
         self._second: list[list[str]] | None = None
         self._process: list[list[str]] | None = None
         self._half: tuple[Place, dict[str, str]] | None = None
+        self._stray: tuple[Place, str] | None = None
 
     def take(self, place: Place, cells: list[str]) -> None:
         """One line that begins with `|`, cut into its cells."""
@@ -182,8 +183,7 @@ class _Reader:
         elif self._process is not None:
             self._take_process(place, cells)
         elif self._first is None or self._second is None:
-            expected = "The two lines of npu-smi's header are expected before its devices: NPU Name | Health | ..."
-            raise wrong(place, " | ".join(cells), f"{expected} and Chip | Bus-Id | ...")
+            self._stray = self._stray or (place, " | ".join(cells))  # another table, or one without its head
         elif self._half is None:
             self._half = place, _row(place, self._first, cells)
         else:
@@ -209,8 +209,8 @@ class _Reader:
         key = device.npu_id, device.chip_id
         if key in self.devices:
             raise wrong(first, f"{device.label} chip {device.chip_id}",
-                        f"This device is on line {self.devices[key].line} already. One output of npu-smi in one "
-                        "file.")  # fmt: skip
+                        f"This device is on line {self.devices[key].line} "
+                        "already. One output of npu-smi in one file.")  # fmt: skip
         if len(self.devices) == MOST_DEVICES:
             raise wrong(first, device.label, f"More than {MOST_DEVICES:,} devices; a server has at most 64.")
         self.devices[key] = device
@@ -245,6 +245,9 @@ class _Reader:
     def table(self, name: str) -> DeviceTable:
         """All of it. Raises UserError."""
         self._whole()
+        if not self.devices and self._stray:
+            raise wrong(*self._stray, "The two lines of npu-smi's header are expected before its devices: NPU Name | "
+                        "Health | ... and Chip | Bus-Id | ...")  # fmt: skip
         if not self.devices:
             what = "a header and no device under it" if self._first else "no table of npu-smi"
             raise UserError(f"{name}\n  There is {what} in it. Expected is the output of `npu-smi info`: a header "

@@ -187,8 +187,8 @@ def parse_map(text: str, name: str) -> tuple[MapEntry, ...]:
             ))  # fmt: skip
     if not entries:
         raise refusal(text, name) or UserError(
-            f"{name}\n  There is no map in it: a header 'NPU ID  Chip ID  Chip Logic ID  Chip Name' and a line a chip, "
-            "as `npu-smi info -m` prints."
+            f"{name}\n  There is no map in it: a header 'NPU ID  Chip ID  Chip Logic ID  Chip Name' and a line a "
+            "chip, as `npu-smi info -m` prints."
         )
     return tuple(entries)
 
@@ -249,7 +249,7 @@ def parse_watch(text: str, name: str) -> tuple[WatchRow, ...]:
                                  line=place.line, **measured))  # fmt: skip
     if not rows:
         raise refusal(text, name) or UserError(
-            f"{name}\n  There is no sample in it: a header 'NpuID(Idx)  ChipId(Idx)  Pwr(W) ...' and lines of numbers, "
-            "as `npu-smi info watch` prints."
+            f"{name}\n  There is no sample in it: a header 'NpuID(Idx)  ChipId(Idx)  Pwr(W) ...' and lines of "
+            "numbers, as `npu-smi info watch` prints."
         )
     return tuple(rows)

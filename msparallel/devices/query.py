@@ -117,8 +117,8 @@ def npu_smi(*arguments: str, timeout_s: float = TIMEOUT_S) -> str:
     """What `npu-smi ARGUMENTS` prints, whatever its exit code. Raises DeviceUnavailable."""
     tool = find_tool(NPU_SMI)
     if tool is None:
-        raise DeviceUnavailable("npu-smi is not on PATH, nor in /usr/local/sbin: this machine has no Ascend driver, or "
-                                "this container was started without it.")  # fmt: skip
+        raise DeviceUnavailable("npu-smi is not on PATH, nor in /usr/local/sbin: this machine has no Ascend driver, "
+                                "or this container was started without it.")  # fmt: skip
     return run_tool([tool, *arguments], timeout_s=timeout_s).text
 
 

@@ -209,6 +209,6 @@ def _same_address(linked: dict[str, Linked]) -> Iterator[Finding]:
                 if other[0] != host:
                     evidence = evidence_of(linked[other[0]], "ip", other[1]), evidence_of(told, "ip", device)
                     yield Finding(rule="device_address_twice", severity="error", host=host, evidence=evidence,
-                                  root_cause=f"Device {other[1]} of {other[0]} and device {device} of {host} have "
-                                             "the same "
+                                  root_cause=f"Device {other[1]} of {other[0]} and device {device} of {host} have the "
+                                             "same "
                                   f"address {address}.", remedy="Give each device an address of its own.")  # fmt: skip

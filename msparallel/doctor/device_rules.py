@@ -114,16 +114,15 @@ def _without_table(told: Recording, files: _Paths, nodes: list[str]) -> Checked:
         if files.container:
             where = "Start the container with -v /usr/local/bin/npu-smi and -v /usr/local/dcmi."
         finding = _found("npu_smi_missing", "error", told,
-                         f"There are {len(nodes)} device files ({nodes[0]} ...) and no npu-smi, so health and versions "
-                         "cannot be seen.", where, files.present[nodes[0]])  # fmt: skip
+                         f"There are {len(nodes)} device files ({nodes[0]} ...) and no npu-smi, so health and "
+                         "versions cannot be seen.", where, files.present[nodes[0]])  # fmt: skip
         return Checked(None, (*_mounts(told, files), finding))
     if files.pci:
         finding = _found("driver_not_loaded", "error", told,
                          f"{len(files.pci)} NPUs are on the PCIe bus and there is no /dev/davinci*: the driver is not "
                          "loaded" + (", or the container was started without devices." if files.container else "."),
                          "Start the container with --device=/dev/davinciN (or ASCEND_VISIBLE_DEVICES with Ascend "
-                         "Docker "
-                         "Runtime)." if files.container else
+                         "Docker Runtime)." if files.container else
                          "Install the driver, or load it: `lsmod | grep drv_`, `dmesg | grep -i davinci`.",
                          *files.pci[:2])  # fmt: skip
         return Checked(None, (finding,))
@@ -138,14 +137,12 @@ _REFUSALS = {
             "npu-smi cannot initialise the driver (-8005)",
             "Is the driver loaded (`lsmod | grep drv_`)? After installing firmware the host must be restarted. In a "
             "container: are /dev/davinci_manager and the driver's lib64 mounted? As another user than root: is the "
-            "user "
-            "in the group HwHiAiUser?"),
+            "user in the group HwHiAiUser?"),
     -8020: ("npu_in_use",
             "the devices are in use by another container (-8020)",
-            "Stop the other container, or give the two different devices: without --privileged a device belongs to one "
-            "container. If no other container runs: mount /usr/local/dcmi and /usr/local/Ascend/driver/lib64. On the "
-            "host "
-            "`cat /proc/uda/namespace_node` names the process that holds a device."),
+            "Stop the other container, or give the two different devices: without --privileged a device belongs to "
+            "one container. If no other container runs: mount /usr/local/dcmi and /usr/local/Ascend/driver/lib64. On "
+            "the host `cat /proc/uda/namespace_node` names the process that holds a device."),
 }  # fmt: skip
 
 
@@ -158,8 +155,8 @@ def _refused(
     text = record.text.splitlines()[line - 1] if line <= len(record.text.splitlines()) else ""
     said = str(refused).splitlines()[-1].strip()
     rule, cause, remedy = _REFUSALS.get(refused.code or 0, ("npu_smi_refuses", said.rstrip("."),
-                                                            "Run `npu-smi info` as root on the host, and see "
-                                                            "dmesg."))  # fmt: skip
+                                                            "Run `npu-smi "
+                                                            "info` as root on the host, and see dmesg."))  # fmt: skip
     finding = _found(rule, "error", told, f"{cause[0].upper()}{cause[1:]}.", remedy, Evidence(record.shown, line, text))
     return Checked(None, (*_mounts(told, files), finding))
 
@@ -188,9 +185,8 @@ def _health(told: Recording, table: DeviceTable, record: Record) -> Iterator[Fin
         yield _found("device_health", severity, told,
                      f"{_list([device.label for device in devices])}: npu-smi says {health}.{named}",
                      "`npu-smi info -t health -i ID` names the fault; look it up in the chip's fault list. For a "
-                     "temperature check fan and air duct, for memory `npu-smi info -t ecc -i ID`. Keep the device "
-                     "out of "
-                     "the job (ASCEND_RT_VISIBLE_DEVICES) until it says OK.",
+                     "temperature check fan and air duct, for memory `npu-smi info -t ecc -i ID`. Keep the device out "
+                     "of the job (ASCEND_RT_VISIBLE_DEVICES) until it says OK.",
                      *[_line(record, device) for device in devices])  # fmt: skip
 
 
@@ -212,8 +208,7 @@ def _temperature(told: Recording, table: DeviceTable, record: Record) -> Iterato
             hottest = max(d.temperature_c or 0 for d in devices)
             yield _found(rule, "error" if severity == "error" else "warning", told,
                          f"{_list([d.label for d in devices])}: {hottest:.0f} C before a job has started; a device "
-                         "that "
-                         "gets hot lowers its clock, and all ranks wait for it.",
+                         "that gets hot lowers its clock, and all ranks wait for it.",
                          "Check fan and air duct of the server, dust, and the room's temperature.",
                          *[_line(record, d) for d in devices])  # fmt: skip
 
@@ -261,8 +256,7 @@ def _ecc(told: Recording, number: int, details: Details) -> Iterator[Finding]:
                     where = f"NPU {number}" + (f" chip {chip.chip_id}" if chip.chip_id else "")
                     yield _found(rule, severity, told, f"{where}: {count:,} {kind} {meaning}.",
                                  "Reset the device (`npu-smi set -t reset -i ID -c CHIP`) and look again; have the "
-                                 "card "
-                                 "replaced if the count grows." if rule != "ecc_single" else
+                                 "card replaced if the count grows." if rule != "ecc_single" else
                                  "Nothing, unless the count grows by the day.",
                                  *_place(details.find(name, chip.chip_id), name))  # fmt: skip
 
@@ -287,8 +281,7 @@ def _visible(told: Recording, table: DeviceTable) -> Iterator[Finding]:
     if beyond:
         yield _found("visible_devices", "error", told,
                      f"ASCEND_RT_VISIBLE_DEVICES={value.text} names device {beyond[0]}; there are "
-                     f"{len(table.devices)}, "
-                     f"0 to {len(table.devices) - 1}. From there on no device is seen.",
+                     f"{len(table.devices)}, 0 to {len(table.devices) - 1}. From there on no device is seen.",
                      f"export ASCEND_RT_VISIBLE_DEVICES={','.join(map(str, range(len(table.devices))))}",
                      Evidence(value.place.file, value.place.line,
                               f"ASCEND_RT_VISIBLE_DEVICES={value.text}"))  # fmt: skip
@@ -301,9 +294,9 @@ def _processes(told: Recording, table: DeviceTable, record: Record) -> Iterator[
         evidence = [Evidence(record.shown, p.line, lines[p.line - 1].strip()) for p in table.processes]
         pids = _list([str(pid) for pid in sorted({p.pid for p in table.processes})], 8)
         yield _found("device_occupied", "warning", told,
-                     f"{len(table.processes)} processes hold memory of NPU {_list([str(n) for n in npus])}: {pids}. "
-                     "A job "
-                     "that shares a device with another one runs out of memory, or finds port 16666 taken (EJ0003).",
+                     f"{len(table.processes)} processes hold memory of NPU {_list([str(n) for n in npus])}: {pids}. A "
+                     "job that shares a device with another one runs out of memory, or finds port 16666 taken "
+                     "(EJ0003).",
                      "`ps -fp PID` says whose they are. What a job left behind: kill it and wait 10 s (EJ0001).",
                      *evidence)  # fmt: skip
 
@@ -316,9 +309,8 @@ def _held(told: Recording, table: DeviceTable, record: Record) -> Iterator[Findi
         worst = max(held, key=lambda d: d.memory_used_mib or 0)
         yield _found("device_memory_held", "warning", told,
                      f"{_list([d.label for d in held])}: {worst.memory_used_mib:,} of {worst.memory_total_mib:,} MiB "
-                     "are in "
-                     "use and npu-smi names no process: one in another container, which it does not see from here, or "
-                     "one that ended without giving its memory back.",
+                     "are in use and npu-smi names no process: one in another container, which it does not see from "
+                     "here, or one that ended without giving its memory back.",
                      "Look for it on the host; reset the device if there is none (`npu-smi set -t reset -i ID -c "
                      "CHIP`).",
                      *[_line(record, d) for d in held])  # fmt: skip
@@ -329,8 +321,7 @@ def _ids(told: Recording, table: DeviceTable, record: Record) -> Iterator[Findin
     if ids != list(range(len(ids))):
         yield _found("npu_ids", "info", told,
                      f"npu-smi's ids are {_list([str(i) for i in ids], 8)}; MindSpore and ASCEND_RT_VISIBLE_DEVICES "
-                     "count "
-                     f"devices from 0 to {len(table.devices) - 1}.",
+                     f"count devices from 0 to {len(table.devices) - 1}.",
                      "`npu-smi info -m` says which is which (column Chip Logic ID).",
                      _line(record, table.devices[0]))  # fmt: skip
 

@@ -142,8 +142,7 @@ def _rdma_before_caller(told: Variables, host: str, chip: str | None) -> Iterato
         yield _found("env_rdma_timeout", "error", host,
                      f"RDMA sends a packet again {retries} times, every {once_s:.3g} s (4.096 us x 2^{exponent}): "
                      f"{once_s * retries:.3g} s before it reports a broken link, but the collective waits only "
-                     f"{execute} "
-                     "s, so its time-out hides the link's error (HIXL FAQ).",
+                     f"{execute} s, so its time-out hides the link's error (HIXL FAQ).",
                      "Lower HCCL_RDMA_TIMEOUT (20 is 4.29 s), or raise HCCL_EXEC_TIMEOUT above "
                      f"{int(once_s * retries) + 1}.", *_set(told, *names))  # fmt: skip
 
@@ -154,10 +153,9 @@ def _allocator_excludes(told: Variables, host: str, chip: str | None) -> Iterato
     if options.get("expandable_segments") == "True" and others:
         yield _found("env_allocator_excludes", "error", host,
                      f"PYTORCH_NPU_ALLOC_CONF asks for expandable_segments:True and {' and '.join(others)}; these "
-                     "exclude "
-                     "each other (torch_npu).",
-                     "export PYTORCH_NPU_ALLOC_CONF='expandable_segments:True' for fragmentation of long sequences, or "
-                     "leave it out and keep the others.", *_set(told, "PYTORCH_NPU_ALLOC_CONF"))  # fmt: skip
+                     "exclude each other (torch_npu).",
+                     "export PYTORCH_NPU_ALLOC_CONF='expandable_segments:True' for fragmentation of long sequences, "
+                     "or leave it out and keep the others.", *_set(told, "PYTORCH_NPU_ALLOC_CONF"))  # fmt: skip
 
 
 def _vmm_size_without_vmm(told: Variables, host: str, chip: str | None) -> Iterator[Finding]:
@@ -193,8 +191,8 @@ def _family(told: Variables, host: str, chip: str | None) -> Iterator[Finding]:
     address, family = _text(told, "HCCL_IF_IP"), _text(told, "HCCL_SOCKET_FAMILY")
     if address and family in ("AF_INET", "AF_INET6") and (":" in address) != (family == "AF_INET6"):
         yield _found("env_address_family", "error", host,
-                     f"HCCL_IF_IP is {short(address, 60)} and HCCL_SOCKET_FAMILY {family}: the address is of the other "
-                     "family.", f"export HCCL_SOCKET_FAMILY={'AF_INET6' if ':' in address else 'AF_INET'}",
+                     f"HCCL_IF_IP is {short(address, 60)} and HCCL_SOCKET_FAMILY {family}: the address is of the "
+                     "other family.", f"export HCCL_SOCKET_FAMILY={'AF_INET6' if ':' in address else 'AF_INET'}",
                      *_set(told, "HCCL_IF_IP", "HCCL_SOCKET_FAMILY"))  # fmt: skip
 
 
@@ -245,16 +243,15 @@ def _slow(told: Variables, host: str, chip: str | None) -> Iterator[Finding]:
     for name, values in _SLOW.items():
         if _text(told, name) in values:
             yield _found("env_debugging", "warning", host,
-                         f"{name}={told[name].text} is for looking for a fault ({variables()[name].meaning}); it slows "
-                         "every step and fills the disk.", f"unset {name}", *_set(told, name))  # fmt: skip
+                         f"{name}={told[name].text} is for looking for a fault ({variables()[name].meaning}); it "
+                         "slows every step and fills the disk.", f"unset {name}", *_set(told, name))  # fmt: skip
 
 
 def _rank_table(told: Variables, host: str, chip: str | None) -> Iterator[Finding]:
     if "RANK_TABLE_FILE" in told and "MS_ROLE" in told:
         yield _found("env_rank_table", "warning", host,
                      "RANK_TABLE_FILE and MS_ROLE are both set: a job starts by rank table or by msrun's scheduler, "
-                     "not by "
-                     "both. Starting by rank table is deprecated since MindSpore 2.4.",
+                     "not by both. Starting by rank table is deprecated since MindSpore 2.4.",
                      "unset RANK_TABLE_FILE for msrun.", *_set(told, "RANK_TABLE_FILE", "MS_ROLE"))  # fmt: skip
 
 

@@ -135,8 +135,8 @@ def _interfaces(value: str) -> Broken | None:
     names = value.removeprefix("^").removeprefix("=").split(",")
     if all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,14}", name) for name in names):
         return None
-    rule = ("is names or prefixes of network cards, separated by commas without spaces; = before them for whole names, "
-            "^ for all but these")  # fmt: skip
+    rule = ("is names or prefixes of network cards, separated by commas without spaces; = before them for whole "
+            "names, ^ for all but these")  # fmt: skip
     return Broken(rule, "=eth0")
 
 
@@ -153,8 +153,7 @@ def _ports(value: str) -> Broken | None:
 
 def _devices(value: str) -> Broken | None:
     rule = ("is device ids, ascending, separated by commas without spaces; what follows a space, or an id out of "
-            "order, "
-            "is not seen")  # fmt: skip
+            "order, is not seen")  # fmt: skip
     ids = [int(part) for part in value.split(",") if re.fullmatch(r"\d{1,3}", part)]
     if ids and ids == sorted(set(ids)) and ",".join(map(str, ids)) == value:
         return None
@@ -175,11 +174,10 @@ def _hccl_algo(value: str) -> Broken | None:
             if key not in ("level1", "level2") or not colon:
                 return Broken("has the form level0:NA;level1:ALGORITHM, for all collectives or as "
                               f"COLLECTIVE=level0:NA;level1:ALGORITHM/...; {level!r} is no level with its algorithm, "
-                              "and "
-                              "there is no algorithm Tree", _LEVELS)  # fmt: skip
+                              "and there is no algorithm Tree", _LEVELS)  # fmt: skip
             if algorithm not in ALGORITHMS:
-                return Broken(f"has algorithms {', '.join(ALGORITHMS)} on {key}; {algorithm!r} is none of "
-                              "them", _LEVELS)
+                return Broken("has algorithms "
+                              f"{', '.join(ALGORITHMS)} on {key}; {algorithm!r} is none of them", _LEVELS)
     return None
 
 

@@ -83,5 +83,5 @@ def unreadable(error: UserError, host: str, *, name: str, remedy: str = "") -> F
     said = " ".join(said.split())
     return Finding(rule="record_unreadable", severity="error", host=host, evidence=evidence,
                    root_cause=f"{name} cannot be read, so what it should tell was not checked: {short(said, 600)}",
-                   remedy=remedy or f"Record it again: `msparallel doctor --save DIR` writes {name} as it must "
-                                    "be.")  # fmt: skip
+                   remedy=remedy or "Record it again: `msparallel doctor "
+                                    f"--save DIR` writes {name} as it must be.")  # fmt: skip

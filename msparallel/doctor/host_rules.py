@@ -80,9 +80,8 @@ def _memory(told: Recording, devices: int) -> Iterator[Finding]:
     swap, swap_free = info.get("SwapTotal", (0, place, "")), info.get("SwapFree", (0, place, ""))
     if swap[0] and swap_free[0] < swap[0] / 2:
         yield _found("host_swapping", "warning", told,
-                     f"{(swap[0] - swap_free[0]) / 2**20:.1f} GiB are swapped out: workers that wait for the disk "
-                     "are the "
-                     "slow ranks that all others wait for.",
+                     f"{(swap[0] - swap_free[0]) / 2**20:.1f} GiB are swapped out: workers that wait for the disk are "
+                     "the slow ranks that all others wait for.",
                      "Free memory; `swapoff -a && swapon -a` brings it back.", swap_free[1:])  # fmt: skip
 
 
@@ -101,19 +100,16 @@ def _limits(told: Recording, devices: int) -> Iterator[Finding]:
         wanted = LEAST_OPEN_FILES if devices else 1024
         yield _found("open_files", "warning", told,
                      f"A process may open {int(files):,} files; each link between ranks and each file of a corpus "
-                     "takes "
-                     f"one, and {wanted:,} are enough.",
-                     f"ulimit -n {wanted}, and `* - nofile {wanted}` in "
-                     "/etc/security/limits.conf.", (place, line))  # fmt: skip
+                     f"takes one, and {wanted:,} are enough.",
+                     f"ulimit -n {wanted}, and `* - "
+                     f"nofile {wanted}` in /etc/security/limits.conf.", (place, line))  # fmt: skip
     locked, place, line = limits.get("Max locked memory", ("unlimited", place, ""))
     if devices and locked != "unlimited":
         yield _found("pinned_memory", "warning", told,
-                     f"A process may lock {int(locked) // 1024:,} KiB of memory; copies between host and device, "
-                     "and "
+                     f"A process may lock {int(locked) // 1024:,} KiB of memory; copies between host and device, and "
                      "RDMA, use locked (pinned) memory, and fail as out of memory while the device is half empty.",
                      "ulimit -l unlimited; `* - memlock unlimited` in /etc/security/limits.conf; in a container "
-                     "--ulimit "
-                     "memlock=-1.", (place, line))  # fmt: skip
+                     "--ulimit memlock=-1.", (place, line))  # fmt: skip
     for name, least in (("Max stack size", 8 * 2**20), ("Max processes", 4096)):
         value, place, line = limits.get(name, ("unlimited", place, ""))
         if value != "unlimited" and int(value) < least:
@@ -141,8 +137,8 @@ def _disk(told: Recording, devices: int) -> Iterator[Finding]:
             if devices and size_gib < LEAST_SHM_GIB_A_DEVICE * devices:
                 yield _found("shared_memory", "warning", told,
                              f"/dev/shm has {size_gib:.2g} GiB; data loaders of {devices} devices pass batches "
-                             "through it "
-                             f"and want {LEAST_SHM_GIB_A_DEVICE * devices} GiB (a container has 64 MiB by default).",
+                             f"through it and want {LEAST_SHM_GIB_A_DEVICE * devices} GiB (a container has 64 MiB by "
+                             "default).",
                              f"Start the container with --shm-size={max(8, devices * LEAST_SHM_GIB_A_DEVICE)}g.",
                              place)  # fmt: skip
         elif free_gib < 1:
@@ -154,8 +150,7 @@ def _disk(told: Recording, devices: int) -> Iterator[Finding]:
         elif free_gib < LEAST_FREE_GIB and devices:
             yield _found("disk_short", "warning", told,
                          f"{mount} has {free_gib:.1f} GiB free; a checkpoint of a 7B model with its optimizer is "
-                         "about 80 "
-                         "GiB, plog and compiled graphs take tens.",
+                         "about 80 GiB, plog and compiled graphs take tens.",
                          "Free space there, or set train.output_dir to another place.", place)  # fmt: skip
     if not rows:
         raise wrong(Place(record.shown, 1), record.text.split("\n")[0], "There is no line of `df -Pk` in it.")
@@ -174,12 +169,10 @@ def _sysctl(told: Recording, devices: int) -> Iterator[Finding]:
     used, most = number("net.netfilter.nf_conntrack_count"), number("net.netfilter.nf_conntrack_max")
     if used is not None and most and used > CONNTRACK_FULL * most:
         yield _found("conntrack_full", "error" if used >= most else "warning", told,
-                     f"The table of connections holds {used:,} of {most:,}; when it is full the kernel drops "
-                     "packets, and "
-                     "ranks report socket time-outs.",
+                     f"The table of connections holds {used:,} of {most:,}; when it is full the kernel drops packets, "
+                     "and ranks report socket time-outs.",
                      f"sysctl -w net.netfilter.nf_conntrack_max={max(1_048_576, 4 * most)}, or leave the job's "
-                     "network out "
-                     "of connection tracking.", line("net.netfilter.nf_conntrack_count"),
+                     "network out of connection tracking.", line("net.netfilter.nf_conntrack_count"),
                      line("net.netfilter.nf_conntrack_max"))  # fmt: skip
     low = re.match(r"(\d{1,5})\s+(\d{1,5})$", values["net.ipv4.ip_local_port_range"].text) if (
         "net.ipv4.ip_local_port_range" in values
@@ -187,8 +180,8 @@ def _sysctl(told: Recording, devices: int) -> Iterator[Finding]:
     reserved = values["net.ipv4.ip_local_reserved_ports"].text if "net.ipv4.ip_local_reserved_ports" in values else ""
     if devices and low and int(low[1]) <= 60000 <= int(low[2]) and not _covers(reserved, 60000, 60015):
         yield _found("ports_not_reserved", "info", told,
-                     f"Programs get ports {low[1]} to {low[2]} for their own connections, and HCCL listens on 60000 to "
-                     "60015: now and then one of these is taken when a job starts (CANN 9.0).",
+                     f"Programs get ports {low[1]} to {low[2]} for their own connections, and HCCL listens on 60000 "
+                     "to 60015: now and then one of these is taken when a job starts (CANN 9.0).",
                      "sysctl -w net.ipv4.ip_local_reserved_ports=60000-60015",
                      line("net.ipv4.ip_local_port_range"))  # fmt: skip
 

@@ -117,8 +117,7 @@ def _link(told: Recording, linked: Linked) -> Iterator[Finding]:
     if down:
         yield _found("link_down", "error", told, f"The network card of {_ids(down)} has no link.",
                      "Check cable and optical module at both ends, and the switch's port; `hccn_tool -i ID -optical "
-                     "-g` "
-                     "tells the light's power. A job on this host alone can do without (HCCS).",
+                     "-g` tells the light's power. A job on this host alone can do without (HCCS).",
                      *[evidence_of(linked, "link", device, "status") for device in down])  # fmt: skip
 
 
@@ -141,8 +140,7 @@ def _tls(told: Recording, linked: Linked) -> Iterator[Finding]:
                  for _, answer, record in (off[0], on[0])]  # fmt: skip
         yield _found("tls_differs", "error", told,
                      f"TLS is on for {_ids([one[0] for one in on])} and off for {_ids([one[0] for one in off])}: a "
-                     "device "
-                     "with TLS makes no link with one without, and link set-up times out (EI0006).",
+                     "device with TLS makes no link with one without, and link set-up times out (EI0006).",
                      "The same everywhere: for i in 0 1 2 3 4 5 6 7; do hccn_tool -i $i -tls -s enable 0; done",
                      *lines)  # fmt: skip
     for device, answer, record in answers:
@@ -207,8 +205,7 @@ def _ping(told: Recording, linked: Linked) -> Iterator[Finding]:
                          f"Device {device} reached {ping.target or 'the peer'} with {ping.received} of {ping.sent} "
                          "packets.",
                          "Check cable, VLAN and gateway of both ends; on an A3 the two dies of a card do not reach "
-                         "each "
-                         "other this way.", evidence_of(linked, "ping", device, "transmitted"))  # fmt: skip
+                         "each other this way.", evidence_of(linked, "ping", device, "transmitted"))  # fmt: skip
 
 
 def _net_health(told: Recording, linked: Linked) -> Iterator[Finding]:
@@ -219,9 +216,8 @@ def _net_health(told: Recording, linked: Linked) -> Iterator[Finding]:
             yield _found("net_health", "warning", told,
                          f"net_health of {_ids(devices)} is {status}: the address that the card probes does not "
                          "answer.",
-                         "Probe an address that should answer (`hccn_tool -i ID -netdetect -s address GATEWAY`), "
-                         "then ping "
-                         "a device of another host: `hccn_tool -i ID -ping -g address ADDRESS`. The ping counts.",
+                         "Probe an address that should answer (`hccn_tool -i ID -netdetect -s address GATEWAY`), then "
+                         "ping a device of another host: `hccn_tool -i ID -ping -g address ADDRESS`. The ping counts.",
                          *[evidence_of(linked, "net_health", device, "health") for device in devices])  # fmt: skip
     init = [device for device, status in linked.answers["net_health"].items() if status.lower() == "init"]
     if init:
@@ -287,9 +283,7 @@ def _counters(told: Recording, linked: Linked) -> Iterator[Finding]:
             worst = max(counts, key=lambda device: counts[device])
             yield _found("link_errors", "warning", told,
                          f"{_ids(sorted(counts)).capitalize()}: {meaning}, {counts[worst]:,} on device {worst} since "
-                         "the "
-                         "driver was started.",
+                         "the driver was started.",
                          "Read the counters twice while a job runs: what grows counts. Then check PFC on card and "
-                         "switch, "
-                         "cable and module.",
+                         "switch, cable and module.",
                          *[evidence_of(linked, "stat", device, name) for device in sorted(counts)])  # fmt: skip

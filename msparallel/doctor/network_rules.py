@@ -52,8 +52,7 @@ def _hostname(told: Recording, devices: int) -> Iterator[Finding]:
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", name.text):
         yield _found("host_name", "warning", told,
                      f"{short(name.text, 60)!r} is no name of a host: letters, digits, '-' and '.', and no '_' (RFC "
-                     "1123); "
-                     "it may not resolve.", "hostnamectl set-hostname NAME", line)  # fmt: skip
+                     "1123); it may not resolve.", "hostnamectl set-hostname NAME", line)  # fmt: skip
     if "resolves" not in values:
         return
     addresses = [part for part in re.split(r"[,\s]+", values["resolves"].text) if part]
@@ -61,8 +60,7 @@ def _hostname(told: Recording, devices: int) -> Iterator[Finding]:
     if not addresses:
         yield _found("host_name_unresolved", "warning", told,
                      f"The name {short(name.text, 60)} does not resolve on the host itself; workers that are given "
-                     "names "
-                     "wait for the scheduler in vain.",
+                     "names wait for the scheduler in vain.",
                      "Add it to /etc/hosts with the address that the other hosts reach, or pass --master_addr an "
                      "address.", *lines)  # fmt: skip
     elif all(_loopback(address) for address in addresses):
@@ -116,8 +114,7 @@ def _clock(told: Recording, devices: int) -> Iterator[Finding]:
                      "The clock is not synchronised: logs of several hosts cannot be put in order, and certificates "
                      "(device TLS) may count as expired.",
                      "Start chronyd (`systemctl enable --now chronyd`) with the same server on every host; see "
-                     "`chronyc "
-                     "sources`.", *lines[:2])  # fmt: skip
+                     "`chronyc sources`.", *lines[:2])  # fmt: skip
     if offset_s is not None and abs(offset_s) > MOST_OFFSET_S:
         yield _found("clock_off", "warning", told,
                      f"The clock is {abs(offset_s):.3g} s {'fast' if offset_s > 0 else 'slow'}.",
@@ -144,11 +141,9 @@ def _firewall(told: Recording, devices: int) -> Iterator[Finding]:
     if hit:
         yield _found("firewall", "warning" if devices else "info", told,
                      f"A firewall filters what comes in ({tool}). HCCL listens on 60000 to 60015 and device ports "
-                     "16666, "
-                     f"msrun on {MSRUN_PORT}: between hosts a closed port shows as a time-out on every rank.",
+                     f"16666, msrun on {MSRUN_PORT}: between hosts a closed port shows as a time-out on every rank.",
                      "Between the hosts of a job: open these ports for each other's addresses, or turn the firewall "
-                     "off "
-                     "(`systemctl stop firewalld`, `ufw disable`).", *hit)  # fmt: skip
+                     "off (`systemctl stop firewalld`, `ufw disable`).", *hit)  # fmt: skip
 
 
 def _ports(told: Recording, devices: int) -> Iterator[Finding]:

@@ -130,8 +130,7 @@ def read_recordings(folder: Path) -> list[Recording]:
     found = [_read(path, folder) for path in folders]
     if not found:
         raise UserError(f"{folder}\n  Nothing that the doctor reads is in it, nor in a sub-folder: "
-                        f"{', '.join(PLAIN[:6])} "
-                        "... `msparallel doctor --save DIR` writes them.")  # fmt: skip
+                        f"{', '.join(PLAIN[:6])} ... `msparallel doctor --save DIR` writes them.")  # fmt: skip
     return found
 
 

@@ -76,12 +76,11 @@ def _collective(folder: Path, workers: int, target: str, answer: Answer) -> Rung
         if one["least"] != wanted or one["most"] != wanted or one["size"] != workers:
             return _collective_broken(folder, workers,
                                       f"Rank {one['rank']} got {one['least']:g} to {one['most']:g} of {one['size']} "
-                                      "ranks; "
-                                      f"{wanted:g} is right.")  # fmt: skip
+                                      f"ranks; {wanted:g} is right.")  # fmt: skip
     where = f"{workers} devices" if target == "Ascend" else f"{workers} processes on the CPU"
     return Rung(name="collective", state="passed",
-                told=f"{where} summed {ELEMENTS:,} numbers (AllReduce, float32): every one got {wanted:g}, as it "
-                     "must be")  # fmt: skip
+                told=f"{where} summed {ELEMENTS:,} numbers (AllReduce, float32): every one got {wanted:g}, as it must "
+                     "be")  # fmt: skip
 
 
 def _collective_broken(folder: Path, workers: int, cause: str) -> Rung:
@@ -92,8 +91,7 @@ def _collective_broken(folder: Path, workers: int, cause: str) -> Rung:
         remedy="The first error of the first rank that failed is the cause; others wait for it. With devices: "
                "`hccn_tool "
         "-tls -g` the same everywhere, HCCL_* the same everywhere, no other job on the devices. `msparallel diagnose "
-        "DIR` "
-        "reads a folder of logs."),))  # fmt: skip
+        "DIR` reads a folder of logs."),))  # fmt: skip
 
 
 def _last_errors(log: Path, most: int = 2) -> list[Evidence]:
@@ -159,8 +157,8 @@ def run_recipe(name: str, overrides: Sequence[str], refused: RecipeError | None,
     except UserError as error:
         if devices_known:
             return _recipe_broken(plan, "recipe_devices", str(error).split("\n")[0],
-                                  "Lower cluster.devices_per_node and the degrees, or run it where the devices "
-                                  "are.")  # fmt: skip
+                                  "Lower cluster.devices_per_node and the "
+                                  "degrees, or run it where the devices are.")  # fmt: skip
     fit = _fit(plan)
     return fit if isinstance(fit, Rung) else Rung(name="recipe", state="passed", told=f"{name}: every rule holds; "
                                                                                       f"{fit}")
@@ -186,8 +184,8 @@ def _fit(plan: Plan) -> Rung | str:
     if not found.fits:
         return _recipe_broken(plan, "recipe_does_not_fit",
                               f"On paper its fullest stage needs up to {need:.1f} GiB of {limit:.0f} GiB.",
-                              f"msparallel plan {plan.recipe.path} says what takes the memory, and what would "
-                              "fit.")  # fmt: skip
+                              f"msparallel plan {plan.recipe.path} says "
+                              "what takes the memory, and what would fit.")  # fmt: skip
     return f"on paper its fullest stage needs up to {need:.1f} GiB of {limit:.0f} GiB"
 
 

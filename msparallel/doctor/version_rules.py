@@ -90,8 +90,7 @@ def _firmware(told: Versions, host: str) -> Iterator[Finding]:
             wanted = " or ".join(f"{low} to {high}" for low, high in ranges)
             yield _found("driver_firmware", "error", host,
                          f"Driver {_shown(told, 'driver')} goes with firmware {wanted}; firmware "
-                         f"{_shown(told, 'firmware')} "
-                         "is installed. Devices fail to start, or npu-smi answers -8005.",
+                         f"{_shown(told, 'firmware')} is installed. Devices fail to start, or npu-smi answers -8005.",
                          "Install the firmware of the driver's release (Ascend-hdk-*-npu-firmware), then restart the "
                          "host.",
                          told, "driver", "driver_needs_firmware", "firmware")  # fmt: skip

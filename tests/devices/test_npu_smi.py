@@ -79,6 +79,9 @@ def test_a_shell_around_the_table_and_left_out_parts_do_not_matter():
     assert len(parse_info(text, "f").devices) == 2
     assert len(parse_info("\n".join("> " + line for line in text.splitlines()), "f").devices) == 2
     assert len(parse_info(text.replace("\n", "\r\n"), "f").devices) == 2
+    commented = "\n".join(f"# {line}" for line in text.splitlines())
+    report = f"| part | version |\n|---|---|\n| CANN | 9.0.0 |\n\n{commented}"
+    assert len(parse_info(report, "f").devices) == 2, "in a comment, below a table of another kind"
     assert len(parse_info(text.replace(" |\n", "\n"), "f").devices) == 2, "borders on the right cut off"
 
 
