@@ -55,7 +55,9 @@ def interruptible() -> Iterator[Callable[[], None]]:
         if came:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in _ENDING}
+    # Under nohup SIGHUP is ignored, and stays so.
+    heard = [n for n in _ENDING if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in heard}
     try:
         yield check
     finally:

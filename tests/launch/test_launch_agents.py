@@ -158,6 +158,21 @@ def test_ctrl_c_tells_every_node_to_stop_and_waits(job, tmp_path):
     assert [path.read_text() for path in tmp_path.glob("told_*")] == ["stop\n", "stop\n"]
 
 
+def test_under_nohup_a_terminal_that_closes_ends_nothing():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGHUP)
+            time.sleep(0.1)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            os.kill(os.getpid(), signal.SIGHUP)
+            time.sleep(5)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.just(10**400),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
