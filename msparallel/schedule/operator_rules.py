@@ -27,6 +27,7 @@ def ascendjob(job: Document) -> Iterator[Problem]:
     """All rules of an AscendJob."""
     replicas = _replicas(job, "replicaSpecs")
     framework = job.get("metadata", "labels", "framework")
+    framework = framework if isinstance(framework, str) else None
     if framework not in LEADERS:
         yield job.problem(
             ("metadata", "labels", "framework"),

@@ -229,11 +229,8 @@ def _mounts(document: Document, spec: Path, containers: list[tuple[Path, dict[st
                 "MindCluster writes a job's rank table into the ConfigMap of the job's name; this one stays empty.",
                 f"name: {_TABLE}{short(document.name, 63)}",
             )
-    claims = {
-        one.get("metadata", {}).get("name")
-        for _, one in document.items("spec", "volumeClaimTemplates")
-        if isinstance(one.get("metadata"), dict)
-    }
+    named = (document.get(*path, "metadata", "name") for path, _ in document.items("spec", "volumeClaimTemplates"))
+    claims = {name for name in named if isinstance(name, str)}
     for container, _ in containers:
         seen: set[str] = set()
         for path, mount in document.items(*container, "volumeMounts"):

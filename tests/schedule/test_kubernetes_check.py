@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from msparallel.errors import RecipeError, UserError
 from msparallel.plan import resolve
 from msparallel.recipe.load import load_recipe
-from msparallel.schedule.check_manifest import check_file, check_text
+from msparallel.schedule.check_manifest import check, check_file, check_text
 from msparallel.schedule.manifest import documents
 from msparallel.schedule.queues import priority_class, queue, scheduler_config
+from msparallel.schedule.read_manifest import Document
 from msparallel.schedule.request import Request
 from msparallel.schedule.rule import ADVICE, number, quantity, whole
 from msparallel.schedule.yaml_text import plain
@@ -505,6 +506,37 @@ def _shaken(kind: str, path: list[int], value: Any) -> str:
             break
         found = found[key]
     return yaml.safe_dump(made, sort_keys=False)
+
+
+def everywhere(found: Any) -> Any:
+    """(mapping or list, key) of every value inside."""
+    for key in list(found) if isinstance(found, dict) else range(len(found)):
+        yield found, key
+        if isinstance(found[key], (dict, list)):
+            yield from everywhere(found[key])
+
+
+@pytest.mark.parametrize("kind", ["vcjob", "ascendjob", "msjob", "queue", "priority", "conf", "stateful"])
+def test_anything_in_any_place_gets_an_answer(kind: str) -> None:
+    """Each value of a good manifest, one after another, as every other type."""
+    made = good("vcjob") if kind == "stateful" else good(kind)
+    if kind == "stateful":
+        claims = [{"metadata": {"name": "data"}}]
+        pods = {"metadata": {}, "spec": spec(made)}
+        made = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "a"}}
+        made["spec"] = {"template": pods, "volumeClaimTemplates": claims}
+    elif kind == "vcjob":
+        made["spec"]["tasks"].append(task(dependsOn={"name": ["worker"]}))
+        made["spec"]["volumes"] = [{"mountPath": "/a", "volumeClaimName": "a"}]
+        made["spec"]["minAvailable"] = 5
+    for holder, key in everywhere(made):
+        before = holder[key]
+        for value in ([], {}, [[]], [{}], {"a": {}}, None, True, 8, 1.5, "", "x\ny"):
+            holder[key] = value
+            for problem in check(Document(file="x.yaml", start=1, values=made)):
+                assert str(problem)
+        holder[key] = before
+    assert not list(check(Document(file="x.yaml", start=1, values=made)))
 
 
 @settings(max_examples=80, **QUIET)
