@@ -14,6 +14,7 @@ others that look like ours, the name.
 from __future__ import annotations
 
 import importlib.metadata
+import ipaddress
 import os
 import platform
 import re
@@ -59,7 +60,7 @@ def collect_environment(root: Path = ROOT, environment: Mapping[str, str] = os.e
     told = {
         "env.txt": ("environment", _env(environment)),
         "versions.txt": ("versions", _versions(root, environment)),
-        "hostname.txt": ("hostname", _hostname()),
+        "hostname.txt": ("hostname", _hostname(root)),
         "meminfo.txt": ("/proc/meminfo", _file(root / "proc/meminfo")),
         "limits.txt": ("/proc/self/limits", _file(root / "proc/self/limits")),
         "sysctl.txt": ("sysctl", _sysctl(root)),
@@ -189,9 +190,10 @@ def _file(path: Path) -> str:
         return ""  # not there, or not ours to read: what it tells is not checked
 
 
-def _hostname() -> str:
+def _hostname(root: Path) -> str:
     name = socket.gethostname()
-    lines = [f"name={name}", f"time_zone={time.strftime('%z')}"]
+    lines = [f"name={name}", f"time_zone={time.strftime('%z')}", f"addresses={','.join(_addresses(root))}",
+             f"interfaces={','.join(sorted(path.name for path in (root / 'sys/class/net').glob('*')))}"]  # fmt: skip
     if (getent := find_tool(("getent",))) is not None:
         try:
             answer = run_tool([getent, "ahosts", name], timeout_s=COMMAND_S).text
@@ -200,6 +202,14 @@ def _hostname() -> str:
         addresses = sorted({line.split()[0] for line in answer.splitlines() if line.split()})
         lines.append(f"resolves={','.join(addresses)}")
     return "\n".join(lines) + "\n"
+
+
+def _addresses(root: Path) -> list[str]:
+    """Of this host's network cards, from the kernel's tables: they are there where `ip` is not."""
+    four = re.findall(r"\|-- (\d+\.\d+\.\d+\.\d+)\s+/32 host LOCAL", _file(root / "proc/net/fib_trie"))
+    six = [str(ipaddress.IPv6Address(int(line[:32], 16))) for line in _file(root / "proc/net/if_inet6").splitlines()
+           if re.match(r"[0-9a-f]{32} ", line)]  # fmt: skip
+    return sorted(set(four)) + sorted(set(six))
 
 
 def _sysctl(root: Path) -> str:

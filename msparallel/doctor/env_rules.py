@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from difflib import get_close_matches
+from pathlib import Path
 
 from msparallel.doctor.env_values import elsewhere, pairs, variables, wrong_value
 from msparallel.doctor.finding import Evidence, Finding, Severity
@@ -33,7 +34,8 @@ def check_variables(told: Variables, host: str, chip: str | None = None, *, live
         live: these are the variables of the shell that a job would start from, not of one that recorded them.
     """
     together = (one for rule in TOGETHER for one in rule(told, host, chip))
-    return [*_toolkit(told, host, chip, live), *_each(told, host), *_names(told, host), *together]
+    here = _files(told, host) if live else ()
+    return [*_toolkit(told, host, chip, live), *_each(told, host), *here, *_names(told, host), *together]
 
 
 def _found(rule: str, severity: Severity, host: str, cause: str, remedy: str, *values: tuple[str, Value]) -> Finding:
@@ -66,6 +68,23 @@ def _names(told: Variables, host: str) -> Iterator[Finding]:
         elif name not in variables() and _OURS.fullmatch(name) and (close := get_close_matches(name, known, 1, 0.9)):
             yield _found("env_misspelt", "warning", host, f"{name} is no variable that is known here; {close[0]} is.",
                          f"If {close[0]} is meant: unset {name} and export {close[0]}.", (name, value))  # fmt: skip
+
+
+def _files(told: Variables, host: str) -> Iterator[Finding]:
+    """Files that variables name, on this machine."""
+    for name, value in told.items():
+        if name not in variables() or variables()[name].kind != "regular_file" or not value.text:
+            continue
+        path = Path(value.text)
+        try:
+            wrong = "is a symbolic link" if path.is_symlink() else "" if path.is_file() else "is no file"
+        except (OSError, ValueError):
+            wrong = "cannot be looked at"
+        if wrong:
+            yield _found("env_file", "error", host,
+                         f"{name} names {short(value.text, 120)}, which {wrong}; it must be a regular file "
+                         f"({variables()[name].source}).", f"Name the file itself, or unset {name}.",
+                         (name, value))  # fmt: skip
 
 
 def _number(told: Variables, name: str) -> int | None:

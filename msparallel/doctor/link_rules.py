@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from msparallel.cluster.hosts import parse_hccn
 from msparallel.devices import hccn
 from msparallel.devices.hccn import HccnRefusal
 from msparallel.devices.tool_text import DeviceUnavailable
 from msparallel.doctor.finding import Evidence, Finding, Severity, unreadable
 from msparallel.doctor.recording import HCCN_QUERIES, Record, Recording
-from msparallel.errors import UserError
+from msparallel.errors import RecipeError, UserError
 
 FLAPPING = 3
 """Times a link went down, of the last changes that a card remembers; one is a switch that was restarted."""
@@ -64,7 +65,8 @@ def check_links(told: Recording) -> Linked:
                  "no answer of hccn_tool is among the files (hccn_link_0.txt ...)")  # fmt: skip
         return Linked(impossible=where)
     linked = Linked(answers, records)
-    for rule in (_link, _flapping, _tls, _addresses, _gateway, _ping, _net_health, _pfc, _fec, _optical, _counters):
+    for rule in (_link, _flapping, _tls, _addresses, _conf, _gateway, _ping, _net_health, _pfc, _fec, _optical,
+                 _counters):  # fmt: skip
         found += rule(told, linked)
     return Linked(answers, records, tuple(found))
 
@@ -169,6 +171,28 @@ def _addresses(told: Recording, linked: Linked) -> Iterator[Finding]:
                      f"{_ids(devices).capitalize()} have the same address {address}.",
                      "Give each device an address of its own.",
                      *[evidence_of(linked, "ip", device, re.escape(address)) for device in devices])  # fmt: skip
+
+
+def _conf(told: Recording, linked: Linked) -> Iterator[Finding]:
+    record = told.get("hccn.conf")
+    if record is None:
+        return
+    try:
+        kept = parse_hccn(record.text, record.shown)
+    except RecipeError as error:
+        yield unreadable(error, told.host, name="hccn.conf", remedy="Copy /etc/hccn.conf as it is.")
+        return
+    for device, addresses in linked.answers["ip"].items():
+        written = [table[device] for table in (kept.ipv4, kept.ipv6) if device in table]
+        if addresses and not set(written) & set(addresses):
+            yield _found("hccn_conf_differs", "warning", told,
+                         f"Device {device} has the address {addresses[0]}, and /etc/hccn.conf "
+                         f"{written[0] if written else 'none for it'}: after a restart it will be another one.",
+                         "Set it again with hccn_tool -i ID -ip -s, which writes the file; a container needs the "
+                         "host's file mounted, with its own numbers of devices.",
+                         evidence_of(linked, "ip", device),
+                         Evidence(record.shown, 1, record.text.split("\n")[0]))  # fmt: skip
+            return
 
 
 def _gateway(told: Recording, linked: Linked) -> Iterator[Finding]:

@@ -28,11 +28,12 @@ _NTPQ = re.compile(r"\*\S+(?:\s+\S+){7}\s+(-?[\d.]{1,20})")
 def check_network(told: Recording, devices: int) -> list[Finding]:
     """All rules. `devices`: NPUs of the host, 0 where it has none or where that is not known."""
     found: list[Finding] = []
-    for rule in (_hostname, _clock, _firewall, _ports):
+    for rule in (_hostname, _chosen, _clock, _firewall, _ports):
         try:
             found += rule(told, devices)
         except UserError as error:
-            found.append(unreadable(error, told.host, name=_NAMES[rule]))
+            if rule in _NAMES:  # a file is told as unreadable once
+                found.append(unreadable(error, told.host, name=_NAMES[rule]))
     return found
 
 
@@ -76,6 +77,47 @@ def _loopback(text: str) -> bool:
         return ipaddress.ip_address(text).is_loopback
     except ValueError:
         return False
+
+
+def _chosen(told: Recording, devices: int) -> Iterator[Finding]:
+    """Addresses and cards that variables choose are this host's."""
+    here = told.values("hostname.txt")
+    try:
+        chosen = told.values("env.txt")
+    except UserError:
+        return  # a finding of the variables
+    own = [part for part in (here["addresses"].text if "addresses" in here else "").split(",") if part]
+    for name in ("HCCL_IF_IP", "MS_WORKER_IP"):
+        value = chosen.get(name)
+        if own and value is not None and _is_address(value.text) and not any(_same(value.text, one) for one in own):
+            yield _found("env_address_not_here", "error", told,
+                         f"{name} is {value.text}; this host has {', '.join(own[:6])}. Copied from another host?",
+                         f"Set {name} to this host's own address, or leave it out.",
+                         (value.place, f"{name}={value.text}"),
+                         (here["addresses"].place, f"addresses={here['addresses'].text}"))  # fmt: skip
+    value = chosen.get("HCCL_SOCKET_IFNAME")
+    cards = [part for part in (here["interfaces"].text if "interfaces" in here else "").split(",") if part]
+    if cards and value is not None and not value.text.startswith("^"):
+        names = value.text.removeprefix("=").split(",")
+        exact = value.text.startswith("=")
+        if not any(card == name or (not exact and card.startswith(name)) for card in cards for name in names if name):
+            yield _found("env_interface_not_here", "error", told,
+                         f"HCCL_SOCKET_IFNAME={short(value.text, 60)} fits none of this host's network cards "
+                         f"{', '.join(cards[:8])}.", "`ip -br addr` lists them with their addresses.",
+                         (value.place, f"HCCL_SOCKET_IFNAME={value.text}"),
+                         (here["interfaces"].place, f"interfaces={here['interfaces'].text}"))  # fmt: skip
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _same(one: str, other: str) -> bool:
+    return _is_address(other) and ipaddress.ip_address(one) == ipaddress.ip_address(other)
 
 
 def clock_state(told: Recording) -> tuple[bool | None, float | None, list[tuple[Place, str]]]:

@@ -56,7 +56,8 @@ def clean(name: str = "node_0", network: int = 10) -> dict[str, str]:
         "env.txt": "ASCEND_HOME_PATH=/usr/local/Ascend/cann-9.0.0\nHCCL_CONNECT_TIMEOUT=600\n",
         "versions.txt": "driver=26.0.rc1\ndriver_needs_firmware=[7.0.0,8.9.9]\nfirmware=8.0.0.1.231\ncann=9.0.0\n"
         "mindspore=2.9.0\nmindformers=1.9.0\nnumpy=1.26.4\npython=3.11.4\nmachine=aarch64\n",
-        "hostname.txt": f"name={name.replace('_', '-')}\ntime_zone=+0800\nresolves=198.51.100.{network}\n",
+        "hostname.txt": f"name={name.replace('_', '-')}\ntime_zone=+0800\nresolves=198.51.100.{network}\n"
+        f"addresses=127.0.0.1,198.51.100.{network},2001:db8::{network}\ninterfaces=eth0,eth1,lo\n",
         "meminfo.txt": _MEMINFO,
         "limits.txt": _LIMITS,
         "disk.txt": _DISK,
@@ -67,6 +68,7 @@ def clean(name: str = "node_0", network: int = 10) -> dict[str, str]:
                         "ACCEPT\n",
         "ports.txt": "# TCP ports that something listens on\n22\n111\n",
         "devices.txt": _DEVICES,
+        "hccn.conf": "".join(f"address_{n}=192.0.2.{network + n}\nnetmask_{n}=255.255.255.0\n" for n in range(DEVICES)),
     }  # fmt: skip
     for device in range(DEVICES):
         files |= {

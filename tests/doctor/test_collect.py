@@ -28,6 +28,11 @@ def root(tmp_path):
         "usr/local/Ascend/firmware/version.info": "Version=7.8.0.1.231\ncompatible_version_drv=[25.0,25.0.]\n",
         f"usr/local/Ascend/cann/{platform.machine()}-linux/ascend_toolkit_install.info": "version=9.0.0\n",
         "etc/hccn.conf": "address_0=192.0.2.10\n", "etc/os-release": 'PRETTY_NAME="openEuler 24.03"\n',
+        "proc/net/fib_trie": "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n"
+        "     +-- 127.0.0.0/8 2 0 2\n           |-- 127.0.0.1\n              /32 host LOCAL\n"
+        "        |-- 192.0.2.2\n           /32 host LOCAL\n        |-- 192.0.2.255\n           /32 link BROADCAST\n",
+        "proc/net/if_inet6": "20010db8000000000000000000000002 02 40 00 80 eth0\n",
+        "sys/class/net/eth0": "", "sys/class/net/lo": "",
         "dev/davinci0": "", "dev/davinci1": "", "dev/davinci_manager": "", "dev/hisi_hdc": "",
         "sys/bus/pci/devices/0000:c1:00.0/vendor": "0x19e5\n", "sys/bus/pci/devices/0000:c1:00.0/device": "0xd802\n",
         "sys/bus/pci/devices/0000:01:00.0/vendor": "0x19e5\n", "sys/bus/pci/devices/0000:01:00.0/device": "0x1711\n",
@@ -51,7 +56,8 @@ def test_the_environment_of_a_node(root):
     assert "present /dev/davinci1" in devices and "missing /dev/devmm_svm" in devices
     assert [line for line in devices if line.startswith("pci")] == ["pci 0000:c1:00.0 19e5:d802"]
     assert told.get("hccn.conf").text == "address_0=192.0.2.10\n"
-    assert told.values("hostname.txt")["name"].text
+    host = {name: value.text for name, value in told.values("hostname.txt").items()}
+    assert host["name"] and host["addresses"] == "127.0.0.1,192.0.2.2,2001:db8::2" and host["interfaces"] == "eth0,lo"
 
 
 def test_cann_is_where_the_environment_says(root, tmp_path):

@@ -164,7 +164,8 @@ TLS_ON = "dev_id:3, tls switch[1](0:disable, 1:enable), tls alarm time threshold
         ("tls_3", TLS_ON, [("tls_differs", "error")]),
         ("tls_3", TLS_ON + TLS_ON.replace("switch[1]", "switch[0]"), [("tls_differs", "error")]),
         ("ip_3", "\n", [("device_address_missing", "error")]),
-        ("ip_3", "ipaddr:192.0.2.10\nnetmask:255.255.255.0\n", [("device_address_twice", "error")]),
+        ("ip_3", "ipaddr:192.0.2.10\nnetmask:255.255.255.0\n",
+         [("device_address_twice", "error"), ("hccn_conf_differs", "warning")]),
         ("gateway_3", "\n", [("gateway_missing", "warning")]),
         ("gateway_3", "default gateway:203.0.113.1, Iface:eth0\n", [("gateway_outside", "error")]),
         ("pfc_3", "PFC configuration:\npriority 0 1 2 3 4 5 6 7\nenabled 0 0 0 1 0 0 0 "
@@ -179,13 +180,21 @@ TLS_ON = "dev_id:3, tls switch[1](0:disable, 1:enable), tls alarm time threshold
         ("link_3", "garbage\n", [("record_unreadable", "error")]),
         ("ip_3", "ipaddr:192.0.2.999\n", [("record_unreadable", "error")]),
     ],
-)
+)  # fmt: skip
 def test_each_fault_of_a_link_is_told(name, text, expected):
     found = links(**{name: text})
     assert seen(found) == expected
     if expected:
         assert f"hccn_{name}.txt" in {line.file.rpartition("/")[2] for one in found for line in one.evidence}
         assert found[0].remedy and found[0].root_cause
+
+
+def test_addresses_that_a_restart_would_change():
+    conf = clean()["hccn.conf"]
+    assert seen(links({"hccn.conf": conf.replace("192.0.2.13", "192.0.2.99")})) == [("hccn_conf_differs", "warning")]
+    assert seen(links({"hccn.conf": conf.replace("address_3=192.0.2.13\n", "")})) == [("hccn_conf_differs", "warning")]
+    assert seen(links({"hccn.conf": "address_0=192.0.2.999\n"})) == [("record_unreadable", "error")]
+    assert links({"hccn.conf": None}) == ()
 
 
 def test_a_link_that_flaps():

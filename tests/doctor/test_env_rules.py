@@ -151,6 +151,20 @@ def test_rules_of_a_chip():
     assert check_variables({}, "node_0", "910B2", live=True)[0].severity == "error"
 
 
+def test_files_are_looked_at_where_the_job_would_start(tmp_path):
+    (tmp_path / "table.json").write_text("{}")
+    (tmp_path / "link.json").symlink_to(tmp_path / "table.json")
+
+    def live(path: str) -> list[str]:
+        told = {"RANK_TABLE_FILE": Value(path, Place("environment", 1))}
+        return [one.root_cause for one in check_variables(told, "here", live=True) if one.rule == "env_file"]
+
+    assert live(str(tmp_path / "table.json")) == [] and rules(RANK_TABLE_FILE="/nowhere") == []
+    assert "is a symbolic link" in live(str(tmp_path / "link.json"))[0]
+    assert "is no file" in live(str(tmp_path))[0] and "is no file" in live("/nowhere")[0]
+    assert live("x" * 9000) and live("a\x00b")
+
+
 def test_a_name_alone_is_not_judged():
     assert rules(HCCL_SOMETHING_NEW=NOT_RECORDED, MS_INTERNAL=NOT_RECORDED) == []
 

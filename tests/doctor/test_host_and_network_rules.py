@@ -71,6 +71,28 @@ def test_each_fault_is_told_once_with_its_line(name, old, new, rule, severity):
 
 
 @pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ("HCCL_IF_IP=198.51.100.10", None),
+        ("HCCL_IF_IP=2001:db8:0::10", None),
+        ("HCCL_IF_IP=198.51.100.99", "env_address_not_here"),
+        ("MS_WORKER_IP=198.51.100.99", "env_address_not_here"),
+        ("HCCL_IF_IP=eth0", None),  # no address at all: a finding of the variables
+        ("HCCL_SOCKET_IFNAME=eth", None),
+        ("HCCL_SOCKET_IFNAME==eth1", None),
+        ("HCCL_SOCKET_IFNAME==enp1,eth0", None),
+        ("HCCL_SOCKET_IFNAME=^docker", None),
+        ("HCCL_SOCKET_IFNAME==eth", "env_interface_not_here"),
+        ("HCCL_SOCKET_IFNAME=enp", "env_interface_not_here"),
+    ],
+)
+def test_what_variables_choose_of_the_network_is_this_hosts(line, rule):
+    found = check(env__txt=f"{line}\n")
+    assert [one.rule for one in found] == ([rule] if rule else [])
+    assert not rule or [evidence.file for evidence in found[0].evidence] == ["node_0/env.txt", "node_0/hostname.txt"]
+
+
+@pytest.mark.parametrize(
     ("section", "synchronised", "offset_s"),
     [
         ("$ timedatectl show\nNTPSynchronized=no\n", False, None),
