@@ -30,12 +30,11 @@ Examples:
 @click.option("--remote-shell", metavar="PROGRAM",
               help="Program and arguments that take HOST and a command line. Left out: ssh.")
 @click.option("--python", metavar="PATH", help="Python of the nodes. Left out: this one.")
-@click.option("--workdir", metavar="PATH", help="Folder on the nodes to start in. Left out: this one.")
 @click.option("--env", "variables", metavar="NAME[=VALUE]", multiple=True, help="A variable that goes to every node.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(
     recipe_name: str, overrides: tuple[str, ...], hosts_file: str | None, master_port: int | None,
-    remote_shell: str | None, python: str | None, workdir: str | None, variables: tuple[str, ...], as_json: bool,
+    remote_shell: str | None, python: str | None, variables: tuple[str, ...], as_json: bool,
 ) -> int:  # fmt: skip
     """Train RECIPE to its end: watch it, and start it again from its newest whole checkpoint after a fault.
 
@@ -72,7 +71,7 @@ def command(
         recipe=recipe_name,
         overrides=overrides,
         python=python or sys.executable,
-        workdir=workdir or os.getcwd(),
+        workdir=os.getcwd(),  # logs and checkpoints are looked at from here too
         env=exports(plan, variables, os.environ),
         shell=parse_shell(remote_shell) if remote_shell is not None else None,
     )

@@ -85,6 +85,8 @@ def main(arguments: Sequence[str]) -> int:
                 show=False,
             )
             outcome = Outcome(result=result.to_json())
+    except KeyboardInterrupt:  # SIGTERM from the agent, which knows why
+        return 130
     except PortTaken as error:
         outcome = _failure(error, "port")
     except RankFailed as error:

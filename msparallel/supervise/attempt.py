@@ -19,7 +19,7 @@ from msparallel.launch.hosts import Layout
 from msparallel.launch.preflight_ask import Asking
 from msparallel.plan import Plan
 from msparallel.supervise.agents import Agent, Agents
-from msparallel.supervise.fault import ROWS, Fault, fault_of, first_cause
+from msparallel.supervise.fault import Fault, fault_of, first_cause, is_sure
 from msparallel.supervise.watch import SILENT_S, Place, Watch
 from msparallel.train.run import reporting_rank
 
@@ -163,12 +163,12 @@ class _Follow:
             if not (fault.kind == "node_lost" and fault.node in self._failed)
         ]
         # What a node said before it went silent can be the effect of the link that broke.
-        spoken = [fault for node, fault in self._failed.items() if node not in silent or ROWS[fault.kind].cause < 2]
+        spoken = [fault for node, fault in self._failed.items() if node not in silent or is_sure(fault)]
         return spoken + seen
 
     def _may_yet_speak(self) -> bool:
         """Whether a node is quiet, and nothing that is seen yet is surely a cause."""
-        if any(ROWS[fault.kind].cause < 2 for fault in self._faults()):
+        if any(map(is_sure, self._faults())):
             return False
         now = time.monotonic()
         return any(

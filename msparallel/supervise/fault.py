@@ -100,7 +100,7 @@ ROWS: dict[str, Row] = {
     ),
     "hang": Row(
         action="retry",
-        cause=1,
+        cause=3,
         title="the run stood still",
         remedy="Look at the named rank: `npu-smi info` of its device, its plog, its stack with py-spy.",
     ),
@@ -112,25 +112,25 @@ ROWS: dict[str, Row] = {
     ),
     "scheduler_killed": Row(
         action="retry",
-        cause=3,
+        cause=4,
         title="MindSpore's scheduler was killed",
         remedy="See `dmesg` of node 0, and scheduler.log.",
     ),
     "worker_failed": Row(
         action="retry",
-        cause=3,
+        cause=4,
         title="a worker failed",
         remedy="Read its words; `msparallel diagnose` on the incident's folder names known causes.",
     ),
     "start_failed": Row(
         action="retry",
-        cause=4,
+        cause=5,
         title="the workers did not start, or ended without a word",
         remedy="Read msrun_N.log and node_N.log in the incident's folder.",
     ),
     "agent_lost": Row(
         action="retry",
-        cause=5,
+        cause=6,
         title="an agent ended",
         remedy="See whether something on its machine ends processes: `dmesg`, limits of the login session.",
     ),
@@ -154,6 +154,8 @@ _OF_AGENT = {
     "start": "start_failed",
     "lease": "agent_lost",
 }
+SURE = 1
+"""Up to this `cause` a fault is nobody else's effect."""
 _DISK_FULL = (
     "No space for the checkpoint",
     *(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)),
@@ -178,6 +180,11 @@ def fault_of(event: Mapping[str, Any], *, node: int, host: str, step: int | None
     return Fault(
         kind=kind, text=text, node=node, host=host, rank=rank if isinstance(rank, int) else None, step=step
     )
+
+
+def is_sure(fault: Fault) -> bool:
+    """Whether it is nobody else's effect."""
+    return ROWS[fault.kind].cause <= SURE
 
 
 def first_cause(faults: list[Fault]) -> Fault:

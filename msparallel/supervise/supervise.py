@@ -214,8 +214,8 @@ class _Supervisor:
         self, outcome: Outcome, fault: Fault, number: int, started: float, from_step: int
     ) -> Decision:
         """Keep what is left of a failed attempt, decide, and write both down."""
-        incident = keep(run_dir(self._plan), outcome)
-        checkpoint, damage = self._checkpoint_after(fault)
+        incident = self._keep(outcome, fault)
+        checkpoint, damage = self._checkpoint_after()
         fault = replace(fault, step=fault.step if fault.step is not None else from_step)
         decision = decide(
             fault,
@@ -254,7 +254,14 @@ class _Supervisor:
         self._tell_end(record, incident, decision)
         return decision
 
-    def _checkpoint_after(self, fault: Fault) -> tuple[int, str]:
+    def _keep(self, outcome: Outcome, fault: Fault) -> Incident:
+        """The incident; none for a node that still cannot be reached, which was told the first time."""
+        before = self._past[-1] if self._past else None
+        if before and before.action == "wait" and (before.fault.kind, before.fault.host) == (fault.kind, fault.host):
+            return Incident(folder=None, cause=None)
+        return keep(run_dir(self._plan), outcome)
+
+    def _checkpoint_after(self) -> tuple[int, str]:
         """Step of the newest whole checkpoint, or why there is none to go on from."""
         try:
             return self._whole_checkpoint(), ""

@@ -157,5 +157,6 @@ def test_the_cause_goes_before_its_effects():
     lost, failed, killed = fault("node_lost"), fault("worker_failed"), fault("worker_killed")
     assert first_cause([failed, lost]) is lost
     assert first_cause([failed, lost, killed]) is killed
+    assert first_cause([fault("hang"), lost]) is lost, "a link that breaks shows as a hang first"
     other = fault("worker_failed", host="c")
     assert first_cause([failed, other]) is failed

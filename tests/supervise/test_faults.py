@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from inject import QUICK, STEPS, Run, checkpoints, ends, incident, kill, losses, recipe, stand_in
-from tiny_recipe import output, run
+from tiny_recipe import output, run, write_recipe
 
 pytestmark = pytest.mark.msrun
 
@@ -171,3 +171,11 @@ def test_wrong_input_is_given_up_at_once(tmp_path):
     assert "none.txt" in document["attempts"][0]["text"]
     assert time.monotonic() - began < 60
     assert not (output(tmp_path) / "checkpoints").exists()
+
+
+def test_a_supervisor_that_is_told_to_end_ends_everything(tmp_path):
+    supervised = Run(tmp_path, write_recipe(tmp_path, train__steps=100_000, train__checkpoint_interval=100_000))
+    supervised.wait("training", lambda: (beat := supervised.beat(0)) and beat.phase == "step")
+    kill(supervised.process.pid, signal.SIGTERM)
+    assert supervised.process.wait(timeout=60) == 130
+    assert supervised.left(seconds=1) == [] and "Interrupted." in supervised.told
