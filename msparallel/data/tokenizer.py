@@ -97,8 +97,8 @@ def open_tokenizer(name: str, *, corpus: Corpus, vocab_size: int, cache_dir: str
 
 def byte_tokenizer() -> Tokenizer:
     """Ids 0 to 255 are the bytes of UTF-8, 256 is the end of text."""
-    vocabulary = {char: byte for byte, char in enumerate(_byte_characters())}
-    backend = _byte_level(models.BPE(vocab=vocabulary, merges=[]))
+    vocabulary = {char: byte for byte, char in enumerate(byte_characters())}
+    backend = byte_level_backend(models.BPE(vocab=vocabulary, merges=[]))
     backend.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     return Tokenizer(backend, END_OF_TEXT)
 
@@ -121,7 +121,7 @@ def train_bpe(corpus: Corpus, vocab_size: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    backend = _byte_level(models.BPE())
+    backend = byte_level_backend(models.BPE())
     backend.train_from_iterator(_bpe_sample(corpus), trainer)
     return Tokenizer(backend, END_OF_TEXT)
 
@@ -206,14 +206,15 @@ def _bpe_sample(corpus: Corpus) -> Iterator[str]:
             bar.update(len(text))
 
 
-def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
+def byte_level_backend(model: models.BPE) -> tokenizers.Tokenizer:
+    """A model whose symbols are bytes, with what turns text into them and back."""
     backend = tokenizers.Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     return backend
 
 
-def _byte_characters() -> list[str]:
+def byte_characters() -> list[str]:
     """The character that stands for each byte in byte-level vocabularies (GPT-2's convention).
 
     Bytes that print in Latin-1 stand for themselves; the others, in order, are the characters from U+0100.

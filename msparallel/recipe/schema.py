@@ -257,6 +257,17 @@ class Serve(Section):
     """Requests in the batch at once; further ones wait in the queue."""
     max_length: Count = 4096
     """Prompt and answer together, in tokens."""
+    max_waiting: Annotated[int, Field(ge=0, le=100_000)] = 64
+    """Requests that may wait for a place in the batch; further ones are refused (429) and told when to come again."""
+    wait_s: Positive = 60.0
+    """Seconds after which a request that still waits is refused (503)."""
+    request_s: Positive = 600.0
+    """Seconds after which a request is ended, waiting and answer together (504, or an error at the end of a stream)."""
+    drain_s: NotNegative = 120.0
+    """Seconds that requests may take to end after SIGTERM or Ctrl-C; nothing new is taken meanwhile."""
+    api_keys_file: Name | None = None
+    """File with a key a line, of which a request must carry one (Authorization: Bearer KEY). Left out: the keys of the
+    environment variable MSPARALLEL_API_KEYS, else none is asked for."""
 
 
 class Supervise(Section):

@@ -53,7 +53,15 @@ class Draining(Exception):
 
 
 class Expired(Exception):
-    """The request waited longer than it wanted to."""
+    """The request took longer than it may.
+
+    Attributes:
+        waiting: it had no slot yet.
+    """
+
+    def __init__(self, told: str, *, waiting: bool):
+        super().__init__(told)
+        self.waiting = waiting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +72,7 @@ class Request:
     stop_tokens: ids that end the answer and are not part of it.
     client: who sent it; clients take turns in the queue.
     wait_s: it is given up after so long in the queue.
+    total_s: and after so long in all.
     """
 
     prompt: list[int]
@@ -72,6 +81,7 @@ class Request:
     stop_tokens: frozenset[int] = frozenset()
     client: str = ""
     wait_s: float = 600.0
+    total_s: float = 86_400.0
 
 
 @dataclass(eq=False)
@@ -93,6 +103,7 @@ class _Running:
     started_s: float = 0.0
     answer: list[int] = field(default_factory=list)
     ended: bool = False
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
     @property
     def prefilling(self) -> bool:
@@ -117,6 +128,7 @@ class Counts:
     finished: int = 0
     cancelled: int = 0
     expired: int = 0
+    failed: int = 0
     prompt_tokens: int = 0
     reused_tokens: int = 0
     answer_tokens: int = 0
@@ -156,6 +168,10 @@ class Answer:
         """Nobody reads on: a waiting request leaves the queue, a running one its slot. Also after its end."""
         self._scheduler.cancel(self._running)
 
+    def enough(self) -> None:
+        """The answer is whole with what was read of it: a text in it ends it."""
+        self._scheduler.finish(self._running)
+
 
 class Scheduler:
     """Args:
@@ -191,6 +207,11 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def room_tokens(self) -> int:
+        """Tokens whose keys and values there is room for."""
+        return self._slots.count * self.length
+
+    @property
     def cached_tokens(self) -> int:
         """Tokens of running requests whose keys and values are held."""
         return sum(one.read + max(len(one.answer) - 1, 0) for one in self._running)
@@ -208,27 +229,66 @@ class Scheduler:
             raise self._failure
         if self._draining:
             raise Draining("the server is about to end")
-        if self.waiting >= self._most_waiting + self._slots.free_count:
-            self.counts.refused += 1
-            raise QueueFull(self._retry_after())
+        self.check_room()
         running = _Running(request, self._clock())
+        loop = asyncio.get_running_loop()
+        running.timers = [loop.call_later(request.wait_s, self._expire, running, True),
+                          loop.call_later(request.total_s, self._expire, running, False)]  # fmt: skip
         self._waiting.put(request.client, running)
         self.counts.accepted += 1
         self._work.set()
         return Answer(self, running)
 
-    def _retry_after(self) -> float:
+    def check_room(self) -> None:
+        """Raises QueueFull where a request would be refused: before its text is read."""
+        if self.waiting >= self._most_waiting + self._slots.free_count:
+            self.counts.refused += 1
+            raise QueueFull(self.retry_after_s)
+
+    @property
+    def retry_after_s(self) -> float:
         """A slot is free every `took / slots` seconds, and all who wait are before a new one."""
         return max(1.0, self._took_s / self._slots.count * (1 + self.waiting / 2))
 
     def cancel(self, running: _Running) -> None:
         """The one who asked has gone, or has what it wanted."""
-        if running.ended:
-            return
-        running.ended = True
-        self.counts.cancelled += 1
+        if not running.ended:
+            self.counts.cancelled += 1
+            self._leave(running)
+
+    def finish(self, running: _Running) -> None:
+        """The one who asked has the whole answer."""
+        if not running.ended:
+            self._close(running)
+            self._work.set()
+
+    def _leave(self, running: _Running) -> None:
+        self._over(running)
         if not self._waiting.remove(running):
             self._work.set()  # the loop takes its slot back between two steps
+
+    def _over(self, running: _Running) -> None:
+        running.ended = True
+        for timer in running.timers:
+            timer.cancel()
+
+    def _expire(self, running: _Running, waiting: bool) -> None:
+        """A timer rang: also while the engine does not answer."""
+        if running.ended or (waiting and running.slot >= 0):
+            return
+        limit = running.request.wait_s if waiting else running.request.total_s
+        told = f"no slot in {limit:g} s" if running.slot < 0 else f"no end in {limit:g} s"
+        self.counts.expired += 1
+        running.out.put_nowait(Expired(told, waiting=running.slot < 0))
+        self._leave(running)
+
+    def give_up(self, error: Exception) -> None:
+        """Everyone who still waits for something is told `error`."""
+        for one in [*self._running, *self._waiting]:
+            if not one.ended:
+                self.counts.cancelled += 1
+                one.out.put_nowait(error)
+                self._leave(one)
 
     async def drain(self) -> None:
         """Take nothing new, and return when everything that was let in has its answer."""
@@ -253,22 +313,20 @@ class Scheduler:
         except Exception as error:
             self._failure = error
             for one in [*self._running, *self._waiting]:
-                one.ended = True
-                one.out.put_nowait(error)
+                if not one.ended:
+                    self._over(one)
+                    one.out.put_nowait(error)
+                    self.counts.failed += 1
+                self._waiting.remove(one)
             self._running.clear()
             raise
 
     def _tidy(self) -> None:
-        """Free what has ended, give up what waited too long, let in who is next."""
+        """Free what has ended, let in who is next."""
         for one in [one for one in self._running if one.ended]:
             self._running.remove(one)
             self._slots.free(one.slot, one.holds())
         now = self._clock()
-        for one in [one for one in self._waiting if now - one.arrived_s > one.request.wait_s]:
-            self._waiting.remove(one)
-            one.ended = True
-            self.counts.expired += 1
-            one.out.put_nowait(Expired(f"no slot in {one.request.wait_s:g} s"))
         while self._slots.free_count and len(self._waiting):
             one = self._waiting.pop()
             one.slot, one.read = self._slots.take(one.request.prompt)
@@ -317,7 +375,10 @@ class Scheduler:
         return None
 
     def _end(self, one: _Running, reason: FinishReason) -> None:
-        one.ended = True
+        self._close(one)
+        one.out.put_nowait(reason)
+
+    def _close(self, one: _Running) -> None:
+        self._over(one)
         self.counts.finished += 1
         self._took_s += 0.1 * (self._clock() - one.started_s - self._took_s)
-        one.out.put_nowait(reason)

@@ -1,0 +1,99 @@
+"""Parameters of OpenAI's API that this server does not have: accepted where they ask for nothing, refused otherwise.
+
+In: the body of a request. Out: the body without them, or an ApiError that says which one, what was asked and what holds
+here. Nothing that would change an answer is ignored.
+
+>>> without_neutral({"model": "m", "n": 1, "tools": None})
+{'model': 'm'}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msparallel.errors import short
+from msparallel.serve.api_error import refuse
+
+_Test = Callable[[Any], bool]
+
+
+def _among(*values: Any) -> _Test:
+    return lambda value: any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_TOOLS = "this server does not call tools"
+_PENALTY = "this server has no penalties"
+NEUTRAL: Mapping[str, tuple[_Test, str]] = {
+    "n": (_among(1), "this server gives one answer a request"),
+    "best_of": (_among(1), "this server gives one answer a request"),
+    "tools": (_among([]), _TOOLS),
+    "tool_choice": (_among("none"), _TOOLS),
+    "parallel_tool_calls": (_among(True, False), _TOOLS),
+    "functions": (_among([]), _TOOLS),
+    "function_call": (_among("none"), _TOOLS),
+    "response_format": (_among({"type": "text"}), "this server answers with plain text"),
+    "modalities": (_among(["text"]), "this server answers with plain text"),
+    "audio": (_among(), "this server answers with plain text"),
+    "prediction": (_among(), "this server takes no predicted output"),
+    "web_search_options": (_among(), "this server does not search the web"),
+    "logit_bias": (_among({}), "this server has no bias of single tokens"),
+    "frequency_penalty": (_among(0), _PENALTY),
+    "presence_penalty": (_among(0), _PENALTY),
+    "repetition_penalty": (_among(1), _PENALTY),
+    "min_p": (_among(0), "this server cuts by top_k and top_p"),
+    "suffix": (_among(""), "this server only goes on from a text"),
+    "echo": (_among(False), "this server does not repeat the prompt"),
+    "reasoning_effort": (_among(), "a model's template may have an option for it: chat_template_kwargs"),
+    "verbosity": (_among(), "this server has no such setting"),
+    "store": (_among(False), "this server keeps nothing"),
+    "metadata": (lambda value: isinstance(value, dict), "it is an object"),
+    "service_tier": (_among("auto", "default"), "this server has one tier"),
+    "safety_identifier": (_text, "it is a text"),
+    "prompt_cache_key": (_text, "it is a text"),
+    "prompt_cache_retention": (_text, "it is a text"),
+}  # fmt: skip
+"""Parameter -> whether a value asks for nothing, and what holds here. null always asks for nothing."""
+
+_ROLES = {"tool": _TOOLS, "function": _TOOLS}
+_MESSAGE_KEYS = {"tool_calls": _TOOLS, "function_call": _TOOLS, "audio": "this server reads text only",
+                 "refusal": "this server reads `content` only"}  # fmt: skip
+_PARTS = {"image_url": "images", "input_image": "images", "input_audio": "audio", "file": "files", "video_url": "video",
+          "audio_url": "audio"}  # fmt: skip
+
+
+def without_neutral(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body without what asks for nothing. Raises ApiError."""
+    kept = {}
+    for key, value in body.items():
+        if key not in NEUTRAL:
+            kept[key] = value
+        elif value is not None and not NEUTRAL[key][0](value):
+            raise refuse(f"{key} is {short(value, 60)}: {NEUTRAL[key][1]}.", param=key, code="unsupported_parameter")
+    if isinstance(kept.get("messages"), list):
+        kept["messages"] = [_message(message, number) for number, message in enumerate(kept["messages"])]
+    return kept
+
+
+def _message(message: Any, number: int) -> Any:
+    """A message without keys that are null. Raises ApiError for tools, images and the like."""
+    if not isinstance(message, dict):
+        return message
+    place = f"messages[{number}]"
+    role = message.get("role")
+    if isinstance(role, str) and role in _ROLES:
+        raise refuse(f"{place}.role is {role}: {_ROLES[role]}.", param=f"{place}.role", code="unsupported_value")
+    kept = {key: value for key, value in message.items() if key not in _MESSAGE_KEYS or value not in (None, [])}
+    for key in kept.keys() & _MESSAGE_KEYS.keys():
+        raise refuse(f"{place}.{key}: {_MESSAGE_KEYS[key]}.", param=f"{place}.{key}", code="unsupported_parameter")
+    for at, part in enumerate(kept["content"] if isinstance(kept.get("content"), list) else ()):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and kind in _PARTS:
+            param = f"{place}.content[{at}].type"
+            raise refuse(f"{param} is {kind}: this server reads text, no {_PARTS[kind]}.", param=param,
+                         code="unsupported_value")  # fmt: skip
+    return kept
