@@ -75,10 +75,12 @@ def parse_ip(text: str, name: str, device: int) -> tuple[str, ...]:
     Raises:
         HccnRefusal, UserError: as the module says.
     """
-    if not any(True for _ in _lines(text, name)):
+    told = {place.line: line for place, _, line in _lines(text, name)}  # without marks
+    if not told:
         return ()
+    plain = "\n".join(told.get(number, "") for number in range(1, max(told) + 1))
     try:
-        cards = parse_hccn(f"device {device}\n{text}", name)
+        cards = parse_hccn(f"device {device}\n{plain}", name)
     except RecipeError as error:
         if said := refusal(text, name):
             raise said from None

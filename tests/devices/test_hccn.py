@@ -49,7 +49,8 @@ Rx Los Flag          : 0x0
 
 def test_addresses_are_read_with_the_rank_tables_reader():
     assert hccn.parse_ip("ipaddr:192.0.2.10\nnetmask:255.255.255.0\n", "f", 7) == ("192.0.2.10",)
-    assert hccn.parse_ip("[devid 7]ipaddr:192.0.2.10\n".replace("[devid 7]", ""), "f", 7) == ("192.0.2.10",)
+    assert hccn.parse_ip("\n[devid 7]ipaddr:192.0.2.10\n[devid 7]netmask:255.255.255.0\n", "f", 7) == ("192.0.2.10",)
+    assert hccn.parse_ip("ipaddr:2001:db8::10\n", "f", 7) == ("2001:db8::10",)
     assert hccn.parse_ip("\n", "f", 7) == ()
     with pytest.raises(RecipeError, match=r"f:2  hccn: 192.0.2.999"):
         hccn.parse_ip("\nipaddr:192.0.2.999\n", "f", 0)
