@@ -15,7 +15,7 @@ import codecs
 import gzip
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -88,8 +88,9 @@ def _decoded(file: BinaryIO) -> Iterator[bytes]:
         block = file.read(BLOCK_BYTES)
 
 
-def blocks(path: Path) -> Iterator[bytes]:
-    """Blocks of whole lines, each at most `BLOCK_BYTES` (of UTF-16 three halves of that) plus a line.
+def blocks(path: Path, told: Callable[[int], object] = lambda count: None) -> Iterator[bytes]:
+    """Blocks of whole lines, each at most `BLOCK_BYTES` (of UTF-16 three halves of that) plus a line; `told` hears of
+    every byte, also of those that a line too long leaves out.
 
     Raises:
         Unreadable: after the blocks that could be read.
@@ -99,6 +100,7 @@ def blocks(path: Path) -> Iterator[bytes]:
         with open_log(path) as file:
             for block in _decoded(file):
                 read += len(block)
+                told(len(block))
                 end = block.rfind(b"\n") + 1
                 if end:
                     yield rest + block[:end]

@@ -173,13 +173,16 @@ def scan(file: LogFile, wanted: Wanted, progress: Callable[[int], object] = lamb
     found = Scan(file, file.rank, int(named[1]) if named else None)
     lines, matchers = wanted.of(file.kind)
     year = SYSLOG_YEAR if file.kind in ("dmesg", "log") else None
+
+    def told(count: int) -> None:
+        found.bytes_read += count
+        progress(count)
+
     try:
-        for block in blocks(file.path):
-            if found.pid is None and not found.bytes_read and (pid := _PID.search(block[:_LOOK_BACK_BYTES])):
+        for block in blocks(file.path, told):
+            if found.pid is None and not found.lines and (pid := _PID.search(block[:_LOOK_BACK_BYTES])):
                 found.pid = int(pid[1])
             _scan_block(found, block, lines, matchers, year)
-            found.bytes_read += len(block)
-            progress(len(block))
     except Unreadable as reason:
         found.stopped = str(reason)
     if found.rank is None and len(found.told_ranks) == 1:
@@ -229,7 +232,13 @@ def _look_at(found: Scan, block: bytes, begin: int, end: int, line: int, matcher
                 if hit is None or _is_later(hit, line, time_s):
                     hit = found.late_hits[rule.id] = Hit(rule, _rank_in(text, groups), time_s)
             hit.end_s = time_s
-        _add(hit, found.file.name, line, text, groups)
+        _add(hit, found.file.name, line, _from_literal(text, matcher.literal), groups)
+
+
+def _from_literal(text: bytes, literal: bytes) -> bytes:
+    """The line, or of a line too long to be shown the part in which the literal stands."""
+    at = text.find(literal)
+    return text if at + len(literal) <= LONGEST_TEXT else b"... " + text[at - LONGEST_TEXT // 4 :]
 
 
 def _is_quiet(text: bytes) -> bool:

@@ -81,3 +81,10 @@ def test_no_regex_hangs_on_near_misses():
             matcher.groups(line, line[1:], False)
             tried += 1
     assert tried > 1000
+
+
+def test_of_a_long_line_the_part_that_matters_is_shown(tmp_path):
+    (tmp_path / "worker_0.log").write_bytes(b"x" * (3 << 16) + b" EI0005: differ\n" + b"y" * (3 << 20))
+    found = diagnose(tmp_path)
+    assert "EI0005: differ" in found.findings[0].evidence[0].text and len(found.findings[0].evidence[0].text) < 500
+    assert found.bytes_read == (3 << 16) + 16 + (3 << 20)
