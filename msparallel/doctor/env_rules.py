@@ -254,6 +254,8 @@ _SLOW = {
     "ASCEND_SLOG_PRINT_TO_STDOUT": ("1",),
     "TORCH_HCCL_BLOCKING_WAIT": ("1",),
     "TORCH_HCCL_DESYNC_DEBUG": ("1",),
+    "HCCL_ENTRY_LOG_ENABLE": ("1",),
+    "HCCL_DIAGNOSE_ENABLE": ("1",),
 }
 """Values for looking for a fault, which slow every step."""
 

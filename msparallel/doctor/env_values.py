@@ -47,6 +47,7 @@ class Variable:
     int: tuple[int | None, int | None] | None = None
     multiple_of: int | None = None
     choices: tuple[str, ...] = ()
+    any_case: bool = False
     kind: str | None = None
 
 
@@ -87,7 +88,7 @@ def wrong_value(name: str, value: str) -> Broken | None:
     if row.int is not None:
         return _wrong_int(value, row)
     if row.choices:
-        if value in row.choices:
+        if value in row.choices or (row.any_case and value.lower() in row.choices):
             return None
         close = next((choice for choice in row.choices if choice.lower() == value.strip().lower()), None)
         return Broken(f"is one of {', '.join(row.choices)}", close or row.default or row.choices[0])

@@ -78,6 +78,8 @@ def test_every_row_says_what_it_is_and_its_default_and_suggestion_are_legal(name
           "expandable_segments=True"]),
         ("MS_ALLOC_CONF", ["enable_vmm:true,vmm_align_size:2"], ["enable_vmm:1", "vmm_align_size:3", "vmm:true"]),
         ("MS_SUBMODULE_LOG_v", ["{PARALLEL:1}", "{PARALLEL:1, DISTRIBUTED:2}"], ["PARALLEL:1", "{PARALLEL:9}"]),
+        ("HCCL_DETERMINISTIC", ["true", "False", "STRICT"], ["1", "on"]),
+        ("HCCL_INTER_HCCS_DISABLE", ["TRUE", "false"], ["1"]),
         ("GLOG_v", ["0", "4"], ["5", "INFO"]),
         ("MS_TOPO_TIMEOUT", ["-1", "7200"], ["soon"]),
     ],
