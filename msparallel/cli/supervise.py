@@ -50,7 +50,7 @@ def command(
     from msparallel.errors import UserError, printable
     from msparallel.launch.connect import parse_shell
     from msparallel.launch.connect_env import exports
-    from msparallel.launch.devices import check_mindspore
+    from msparallel.launch.devices import check_devices, check_mindspore
     from msparallel.launch.hosts import DEFAULT_PORT, lay_out
     from msparallel.launch.msrun import free_port
     from msparallel.launch.preflight_ask import Asking
@@ -63,7 +63,8 @@ def command(
     if plan.recipe.train is None:
         raise UserError(f"{plan.recipe.path}\n  The recipe has no `train` section: there is nothing to train.")
     hosts = read_hosts(hosts_file) if hosts_file else None
-    if hosts is None:
+    if hosts is None and plan.nodes == 1:
+        check_devices(plan)
         check_mindspore()
     port = master_port or (DEFAULT_PORT if plan.nodes > 1 else free_port())
     layout = lay_out(plan, hosts, hosts_file or "", port)
