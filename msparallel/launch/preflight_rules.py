@@ -199,7 +199,7 @@ def _network(answer: Answer, facts: Facts, first: Facts | None, job: Job) -> Ite
                 "port", port, f"{facts.master_problem}. Choose another port, for example --master-port {port + 1}."
             )
         return
-    if facts.has_master:
+    if facts.has_master and facts.addresses:
         yield _Found(
             "master",
             wanted,

@@ -99,6 +99,11 @@ def test_each_rule(first, second, node, rule, said):
     assert len(marked) == 1 and marked[0].startswith(f"  {node} ") and marked[0].count("!") == 1
 
 
+def test_a_master_without_an_address_breaks_nothing():
+    """Found by fuzzing: a node that has the master's address and names none."""
+    assert check(answers({}, {"has_master": True, "addresses": ()}), job()).problems == []
+
+
 def test_every_problem_is_told_at_once():
     first, second = {}, {}
     for one, other, _, rule, _ in CASES:
