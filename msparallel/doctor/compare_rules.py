@@ -107,10 +107,9 @@ def _same_name(hosts: Sequence[Recording]) -> Iterator[Finding]:
             named.setdefault(found.text, []).append((host.host, found))
     for name, same in named.items():
         if len(same) > 1:
-            yield Finding(rule="host_name_twice", severity="error", host=same[1][0],
-                          root_cause=f"{len(same)} hosts call themselves {short(name, 60)}: MindSpore counts the "
-                                     "devices of "
-                          "hosts by name, so their workers get the same devices (MindSpore FAQ).",
+            cause = (f"{len(same)} hosts call themselves {short(name, 60)}: MindSpore counts the devices of hosts by "
+                     "name, so their workers get the same devices (MindSpore FAQ).")  # fmt: skip
+            yield Finding(rule="host_name_twice", severity="error", host=same[1][0], root_cause=cause,
                           remedy="hostnamectl set-hostname with a name of its own for each.",
                           evidence=tuple(_of("name", value) for _, value in same[:4]))  # fmt: skip
 
@@ -136,10 +135,9 @@ def _clocks(hosts: Sequence[Recording]) -> Iterator[Finding]:
         apart_s = (offsets[high] or 0) - (offsets[low] or 0)
         if apart_s > MOST_APART_S:
             lines = [states[host][2][-1] for host in (low, high)]
-            yield Finding(rule="clocks_differ", severity="warning", host=high,
-                          root_cause=f"The clocks of {low} and {high} are {apart_s:.3g} s apart: logs of the two "
-                                     "cannot be "
-                          "put in order.", remedy="chronyc makestep on both, and the same server for both.",
+            cause = f"The clocks of {low} and {high} are {apart_s:.3g} s apart: their logs cannot be put in order."
+            yield Finding(rule="clocks_differ", severity="warning", host=high, root_cause=cause,
+                          remedy="chronyc makestep on both, and the same server for both.",
                           evidence=tuple(Evidence(place.file, place.line, text) for place, text in lines))  # fmt: skip
 
 
@@ -154,7 +152,7 @@ def compare_devices(hosts: Sequence[Recording]) -> list[Finding]:
             first = table.devices[0]
             by_host[host.host] = (" and ".join(f"{count} x {name}" for name, count in sorted(names.items())),
                                   Evidence(record.shown, first.line,
-                                           record.text.splitlines()[first.line - 1]))  # fmt: skip
+                                           record.text.split("\n")[first.line - 1]))  # fmt: skip
     if len(by_host) < 2:
         return []
     return list(_differ("devices_differ", "error", "Devices are not the same on all hosts",
@@ -208,7 +206,7 @@ def _same_address(linked: dict[str, Linked]) -> Iterator[Finding]:
                 other = seen.setdefault(address, (host, device))
                 if other[0] != host:
                     evidence = evidence_of(linked[other[0]], "ip", other[1]), evidence_of(told, "ip", device)
+                    cause = (f"Device {other[1]} of {other[0]} and device {device} of {host} have the same address "
+                             f"{address}.")  # fmt: skip
                     yield Finding(rule="device_address_twice", severity="error", host=host, evidence=evidence,
-                                  root_cause=f"Device {other[1]} of {other[0]} and device {device} of {host} have the "
-                                             "same "
-                                  f"address {address}.", remedy="Give each device an address of its own.")  # fmt: skip
+                                  root_cause=cause, remedy="Give each device an address of its own.")  # fmt: skip

@@ -94,7 +94,7 @@ def _paths(told: Recording) -> _Paths:
     pci: list[Evidence] = []
     container = False
     record = told.get("devices.txt")
-    for number, line in enumerate(record.text.splitlines() if record else (), 1):
+    for number, line in enumerate(record.text.split("\n") if record else (), 1):
         word, _, rest = line.strip().partition(" ")
         evidence = Evidence(record.shown if record else "", number, line.strip())
         if word == "present":
@@ -152,11 +152,10 @@ def _refused(
     if refused.code is None and not nodes and not files.pci and told.live:
         return Checked(None, impossible=str(refused).splitlines()[-1].strip().rstrip(".").lower())
     line = refused.line or 1
-    text = record.text.splitlines()[line - 1] if line <= len(record.text.splitlines()) else ""
+    text = record.text.split("\n")[line - 1] if line <= len(record.text.split("\n")) else ""
     said = str(refused).splitlines()[-1].strip()
-    rule, cause, remedy = _REFUSALS.get(refused.code or 0, ("npu_smi_refuses", said.rstrip("."),
-                                                            "Run `npu-smi "
-                                                            "info` as root on the host, and see dmesg."))  # fmt: skip
+    otherwise = "npu_smi_refuses", said.rstrip("."), "Run `npu-smi info` as root on the host, and see dmesg."
+    rule, cause, remedy = _REFUSALS.get(refused.code or 0, otherwise)
     finding = _found(rule, "error", told, f"{cause[0].upper()}{cause[1:]}.", remedy, Evidence(record.shown, line, text))
     return Checked(None, (*_mounts(told, files), finding))
 
@@ -172,7 +171,7 @@ def _mounts(told: Recording, files: _Paths) -> Iterator[Finding]:
 
 
 def _line(record: Record, device: Device) -> Evidence:
-    return Evidence(record.shown, device.line, record.text.splitlines()[device.line - 1].strip())
+    return Evidence(record.shown, device.line, record.text.split("\n")[device.line - 1].strip())
 
 
 def _health(told: Recording, table: DeviceTable, record: Record) -> Iterator[Finding]:
@@ -290,7 +289,7 @@ def _visible(told: Recording, table: DeviceTable) -> Iterator[Finding]:
 def _processes(told: Recording, table: DeviceTable, record: Record) -> Iterator[Finding]:
     if table.processes:
         npus = sorted({p.npu_id for p in table.processes})
-        lines = record.text.splitlines()
+        lines = record.text.split("\n")
         evidence = [Evidence(record.shown, p.line, lines[p.line - 1].strip()) for p in table.processes]
         pids = _list([str(pid) for pid in sorted({p.pid for p in table.processes})], 8)
         yield _found("device_occupied", "warning", told,

@@ -281,9 +281,8 @@ def _retry_order(told: Variables, host: str, chip: str | None) -> Iterator[Findi
     lower, upper = (_number(told, name) for name in names)
     if _set(told, *names) and lower is not None and upper is not None and lower > upper:
         yield _found("env_retry_interval", "error", host,
-                     f"MS_RETRY_INTERVAL_LOWER is {lower} and MS_RETRY_INTERVAL_UPPER {upper}; the least must not be "
-                     "more "
-                     "than the most.", f"export MS_RETRY_INTERVAL_UPPER={lower + 2}", *_set(told, *names))  # fmt: skip
+                     f"MS_RETRY_INTERVAL_LOWER is {lower} and MS_RETRY_INTERVAL_UPPER {upper}; the least is more than "
+                     "the most.", f"export MS_RETRY_INTERVAL_UPPER={lower + 2}", *_set(told, *names))  # fmt: skip
 
 
 def _toolkit(told: Variables, host: str, chip: str | None, live: bool) -> Iterator[Finding]:

@@ -46,7 +46,7 @@ def _found(
 def meminfo(record: Record) -> dict[str, tuple[int, Place, str]]:
     """Name -> kibibytes (or pages), place, line. Raises UserError where MemTotal is missing or a line is no entry."""
     found: dict[str, tuple[int, Place, str]] = {}
-    for number, line in enumerate(record.text.splitlines(), 1):
+    for number, line in enumerate(record.text.split("\n"), 1):
         place = Place(record.shown, number)
         entry = re.fullmatch(r"([A-Za-z0-9_()]{1,40}):\s+(\d{1,18})(?: kB)?\s*", line)
         if entry:
@@ -89,7 +89,7 @@ def _limits(told: Recording, devices: int) -> Iterator[Finding]:
     if (record := told.get("limits.txt")) is None:
         return
     limits: dict[str, tuple[str, Place, str]] = {}
-    for number, line in enumerate(record.text.splitlines(), 1):
+    for number, line in enumerate(record.text.split("\n"), 1):
         if entry := re.match(r"(Max [a-z -]{3,30}?)\s{2,}(unlimited|\d{1,20})\s+(unlimited|\d{1,20})\b", line):
             limits[entry[1]] = entry[2], Place(record.shown, number), line
     if "Max open files" not in limits:
@@ -123,7 +123,7 @@ def _disk(told: Recording, devices: int) -> Iterator[Finding]:
     if (record := told.get("disk.txt")) is None:
         return
     rows = 0
-    for number, line in enumerate(record.text.splitlines(), 1):
+    for number, line in enumerate(record.text.split("\n"), 1):
         row = re.fullmatch(r"(\S.{0,200}?)\s+(\d{1,18})\s+(\d{1,18})\s+(-?\d{1,18})\s+(\d{1,3}%|-)\s+(/.{0,400})", line)
         if row is None:
             if number > 1 and line.strip():
@@ -142,11 +142,10 @@ def _disk(told: Recording, devices: int) -> Iterator[Finding]:
                              f"Start the container with --shm-size={max(8, devices * LEAST_SHM_GIB_A_DEVICE)}g.",
                              place)  # fmt: skip
         elif free_gib < 1:
-            yield _found("disk_full", "error", told, f"{mount} has {max(free_gib, 0) * 1024:.0f} MiB free: "
-                                                     "checkpoints and "
-                         "logs cannot be written.", f"Free {LEAST_FREE_GIB} GiB there, or set train.output_dir to "
-                                                    "another "
-                         "place.", place)  # fmt: skip
+            yield _found("disk_full", "error", told,
+                         f"{mount} has {max(free_gib, 0) * 1024:.0f} MiB free: checkpoints and logs cannot be written.",
+                         f"Free {LEAST_FREE_GIB} GiB there, or set train.output_dir to another place.",
+                         place)  # fmt: skip
         elif free_gib < LEAST_FREE_GIB and devices:
             yield _found("disk_short", "warning", told,
                          f"{mount} has {free_gib:.1f} GiB free; a checkpoint of a 7B model with its optimizer is "

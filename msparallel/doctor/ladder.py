@@ -161,7 +161,7 @@ def _environment(hosts: Sequence[Recording], step: Step) -> Rung:
 def _device_nodes(host: Recording) -> int:
     record = host.get("devices.txt")
     return sum(line.startswith("present /dev/davinci") and line[-1].isdigit() for line in
-               (record.text.splitlines() if record else ()))  # fmt: skip
+               (record.text.split("\n") if record else ()))  # fmt: skip
 
 
 def _named(hosts: Sequence[Recording], host: Recording, name: str) -> str:

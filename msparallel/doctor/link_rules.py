@@ -104,7 +104,7 @@ def _found(rule: str, severity: Severity, told: Recording, cause: str, remedy: s
 def evidence_of(linked: Linked, query: str, device: int, pattern: str = "") -> Evidence:
     """The first line of an answer that has `pattern` in it, without regard to case."""
     record = linked.records[query, device]
-    lines = record.text.splitlines() or [""]
+    lines = record.text.split("\n") or [""]
     at = next((i for i, line in enumerate(lines) if line.strip() and re.search(pattern, line, re.I)), 0)
     return Evidence(record.shown, at + 1, lines[at].strip())
 
@@ -138,7 +138,7 @@ def _tls(told: Recording, linked: Linked) -> Iterator[Finding]:
                for device, several in linked.answers["tls"].items() for answer in several]  # fmt: skip
     on, off = ([one for one in answers if one[1].enabled is enabled] for enabled in (True, False))
     if on and off:
-        lines = [Evidence(record.shown, answer.line, record.text.splitlines()[answer.line - 1].strip())
+        lines = [Evidence(record.shown, answer.line, record.text.split("\n")[answer.line - 1].strip())
                  for _, answer, record in (off[0], on[0])]  # fmt: skip
         yield _found("tls_differs", "error", told,
                      f"TLS is on for {_ids([one[0] for one in on])} and off for {_ids([one[0] for one in off])}: a "
@@ -148,11 +148,11 @@ def _tls(told: Recording, linked: Linked) -> Iterator[Finding]:
     for device, answer, record in answers:
         if answer.enabled and (answer.expired or answer.expiring):
             state = "has expired" if answer.expired else "expires soon"
-            at = next(i for i, line in enumerate(record.text.splitlines(), 1) if "expiration status" in line)
+            at = next(i for i, line in enumerate(record.text.split("\n"), 1) if "expiration status" in line)
             yield _found("tls_certificate", "error" if answer.expired else "warning", told,
                          f"TLS is on for device {device} and a certificate {state}.",
                          "Renew it (`hccn_tool -i ID -tls -s ...`), or turn TLS off on all devices.",
-                         Evidence(record.shown, at, record.text.splitlines()[at - 1].strip()))  # fmt: skip
+                         Evidence(record.shown, at, record.text.split("\n")[at - 1].strip()))  # fmt: skip
 
 
 def _addresses(told: Recording, linked: Linked) -> Iterator[Finding]:

@@ -193,7 +193,7 @@ def _ports(told: Recording, devices: int) -> Iterator[Finding]:
     if record is None:
         return
     taken: dict[int, tuple[Place, str]] = {}
-    for number, line in enumerate(record.text.splitlines(), 1):
+    for number, line in enumerate(record.text.split("\n"), 1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue

@@ -86,7 +86,7 @@ class Recording:
         """Lines NAME=VALUE of an output, none where it is missing. Raises UserError for a line of another form."""
         found: dict[str, Value] = {}
         record = self.get(name)
-        for number, line in enumerate(record.text.splitlines() if record else (), 1):
+        for number, line in enumerate(record.text.split("\n") if record else (), 1):
             place = Place(record.shown, number)
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
@@ -101,7 +101,7 @@ class Recording:
         record = self.get(name)
         found: dict[str, list[tuple[Place, str]]] = {}
         lines = found.setdefault("", [])
-        for number, line in enumerate(record.text.splitlines() if record else (), 1):
+        for number, line in enumerate(record.text.split("\n") if record else (), 1):
             if line.startswith("$ "):
                 lines = found.setdefault(line[2:].strip(), [])
             elif line.strip():

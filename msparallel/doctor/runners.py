@@ -65,9 +65,8 @@ def _collective(folder: Path, workers: int, target: str, answer: Answer) -> Rung
         try:
             told.append(json.loads((folder / f"rank_{rank}.json").read_text(encoding="utf-8")))
         except (OSError, ValueError):
-            return _collective_broken(folder, workers, f"Rank {rank} of {workers} ended without an answer; msrun's "
-                                                       "exit "
-                                      f"code is {answer.code}.")  # fmt: skip
+            cause = f"Rank {rank} of {workers} ended without an answer; msrun's exit code is {answer.code}."
+            return _collective_broken(folder, workers, cause)
     for rank, one in enumerate(told):
         if "error" in one:
             return _collective_broken(folder, workers, f"Rank {rank} of {workers}: {short(one['error'], 300)}")
@@ -89,9 +88,8 @@ def _collective_broken(folder: Path, workers: int, cause: str) -> Rung:
     return Rung(name="collective", state="broken", told="AllReduce failed", findings=(Finding(
         rule="collective_failed", severity="error", evidence=tuple(evidence), root_cause=cause,
         remedy="The first error of the first rank that failed is the cause; others wait for it. With devices: "
-               "`hccn_tool "
-        "-tls -g` the same everywhere, HCCL_* the same everywhere, no other job on the devices. `msparallel diagnose "
-        "DIR` reads a folder of logs."),))  # fmt: skip
+               "`hccn_tool -tls -g` the same everywhere, HCCL_* the same everywhere, no other job on the devices. "
+               "`msparallel diagnose DIR` reads a folder of logs."),))  # fmt: skip
 
 
 def _last_errors(log: Path, most: int = 2) -> list[Evidence]:

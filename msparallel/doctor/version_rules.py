@@ -202,8 +202,8 @@ def _python(told: Versions, host: str, severity: Severity) -> Iterator[Finding]:
     if not (3, 9) <= version_key(told["python"].text)[:2] <= (3, 12):
         yield _found("python_mindspore", severity, host,
                      f"There is no MindSpore for Python {_shown(told, 'python')}: its wheels are for 3.9 to 3.12 "
-                     "(2.9) and "
-                     "3.10 to 3.12 (2.10).", "Make an environment with Python 3.11.", told, "python")  # fmt: skip
+                     "(2.9) and 3.10 to 3.12 (2.10).", "Make an environment with Python 3.11.", told,
+                     "python")  # fmt: skip
     else:
         yield _found("mindspore_missing", severity, host, "MindSpore is not installed for this Python.",
                      "pip install 'mindspore>=2.9,<2.11'", told, "python")  # fmt: skip
