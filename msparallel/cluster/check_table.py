@@ -63,6 +63,7 @@ RULES: tuple[Rule, ...] = (
 ADVICE: tuple[Rule, ...] = (
     table_rules.servers_are_in_dictionary_order,
     table_rules.form_is_current,
+    table_rules.file_is_copied_from_its_config_map,
     server_rules.ports_are_not_reserved,
     server_rules.dies_are_in_pairs,
 )

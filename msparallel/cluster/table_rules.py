@@ -81,10 +81,22 @@ def status_is_completed(job: Job) -> Iterator[Broken]:
 
 def file_is_regular(job: Job) -> Iterator[Broken]:
     file = job.table.file
-    if file and os.path.islink(file):
+    if file and os.path.islink(file) and not _is_of_a_config_map(file):
         yield Broken(place=Place(), value=None, message="RANK_TABLE_FILE must be a regular file, this is a symbolic "
-        "link "
-                     "(ConfigMaps are mounted so). Copy it: cp -L, and name the copy.")  # fmt: skip
+                     "link. Copy it: cp -L, and name the copy.")  # fmt: skip
+
+
+def file_is_copied_from_its_config_map(job: Job) -> Iterator[Broken]:
+    """Advice: operators hand the table over in a ConfigMap, so it is checked where it lies."""
+    file = job.table.file
+    if file and _is_of_a_config_map(file):
+        yield Broken(place=Place(), value=None, message="This file of a ConfigMap is a symbolic link, and "
+                     "RANK_TABLE_FILE must be a regular file. Copy it: cp -L, and name the copy.")  # fmt: skip
+
+
+def _is_of_a_config_map(file: str) -> bool:
+    """Kubernetes mounts a ConfigMap's files as links into the folder ..data beside them."""
+    return os.path.islink(file) and os.path.dirname(os.readlink(file)) == "..data"
 
 
 def version_fits_chip(job: Job) -> Iterator[Broken]:

@@ -166,6 +166,15 @@ def test_a_link_is_no_rank_table_file(tmp_path):
     assert [problem.rule for problem in check(read_rank_table(link)).problems] == ["file_is_regular"]
 
 
+def test_a_link_of_a_config_map_is_checked_with_a_word_about_it(tmp_path):
+    (tmp_path / "..data").mkdir()
+    write(tmp_path / "..data", a2())
+    (tmp_path / "hccl.json").symlink_to("..data/hccl.json")
+    checked = check(read_rank_table(tmp_path / "hccl.json"))
+    assert not checked.problems
+    assert [item.rule for item in checked.advice] == ["file_is_copied_from_its_config_map"]
+
+
 def test_one_server_needs_no_addresses_unless_it_uses_roce(tmp_path):
     table = a2(1)
     for item in server(table, 0)["device"]:
