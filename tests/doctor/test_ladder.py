@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from doctor.node import changed, clean, recording
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from msparallel.doctor.finding import Finding
 from msparallel.doctor.ladder import RUNGS, Rung, climb
@@ -115,3 +117,37 @@ def test_differences_between_hosts_belong_to_their_rung():
     other = clean("node_1", 30) | {
         f"hccn_tls_{n}.txt": f"dev_id:{n}, tls switch[1](0:disable, 1:enable)\n" for n in range(8)}  # fmt: skip
     assert climb(lambda name: [changed(), recording(other, "node_1")], {}).broken.name == "links"
+
+
+QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+
+
+def fuzz(data):
+    """Some files of a node with something else in them, cut, or doubled."""
+    files = clean()
+    for name in data.draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4)):
+        text = files[name]
+        at, to = sorted((data.draw(st.integers(0, len(text))), data.draw(st.integers(0, len(text)))))
+        junk = data.draw(st.text(max_size=30) | st.sampled_from(["\x0c", "\u2028", "\r", "|", "\t=", "\x00", "$ x\n"]))
+        files[name] = data.draw(st.sampled_from([text[:at] + junk + text[to:], text[at:to], text + text, junk]))
+    told = recording(files)
+    climbed = climb(lambda rung: [told, recording(clean("node_1", 40), "node_1")], {})
+    for one in climbed.findings:
+        for line in one.evidence:
+            if line.file.startswith("node_0/") and line.text and "=" not in line.text and "$" not in line.text:
+                lines = files[line.file.removeprefix("node_0/")].split("\n")
+                assert line.line <= len(lines), (line, one.rule)
+        one.to_json()
+
+
+@given(st.data())
+@settings(max_examples=60, **QUIET)
+def test_mangled_nodes_end_in_findings_with_lines_of_their_files(data):
+    fuzz(data)
+
+
+@pytest.mark.slow
+@given(st.data())
+@settings(max_examples=2000, **QUIET)
+def test_mangled_nodes_end_in_findings_with_lines_of_their_files_at_length(data):
+    fuzz(data)
