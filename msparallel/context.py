@@ -20,6 +20,8 @@ from msparallel.plan import DEFAULT_SEARCH_MODE, Plan
 
 BATCH_INPUTS = 5
 """Tensors of one batch: input_ids, labels, loss_weights, position_ids, segment_ids, all [batch, sequence]."""
+SERVING_INPUT_DIMS = (2, 2, 1, 1, 2, 1, 1)
+"""Dims of what a served model takes (`serve/paged_inputs.py`); every device has all of it."""
 AUTOPARALLEL_MODE = {"semi_auto_parallel": "semi_auto"}
 
 
@@ -55,8 +57,11 @@ def context_kwargs(plan: Plan, rank: int = 0) -> dict[str, Any]:
     return kwargs
 
 
-def dataset_strategy(plan: Plan) -> tuple[tuple[int, int], ...]:
-    """How the batch's tensors [batch, sequence] are cut: every replica reads its own rows."""
+def dataset_strategy(plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """How the batch's tensors [batch, sequence] are cut: every replica reads its own rows. A recipe that only serves
+    feeds its model whole."""
+    if plan.recipe.train is None:
+        return tuple((1,) * dims for dims in SERVING_INPUT_DIMS)
     return ((plan.mesh.dp, 1),) * BATCH_INPUTS
 
 

@@ -61,14 +61,20 @@ def job_text(
         width: of a line; left out: the terminal's.
     """
     width = terminal_width(width)
-    sections = [_head(job, hardware, mindspore), _memory(job, hardware, width)]
-    sections += [_parameters(job, width), _collectives(job, width), _operators(job, width), _searched(job, width)]
-    sections.append(_peak(job, width))
+    sections = [head_section(job, hardware, mindspore), _memory(job, hardware, width)]
+    sections += [parameters_section(job, width), collectives_section(job, width), operators_section(job, width)]
+    sections.append(_searched(job, width))
+    sections.append(peak_section(job, width))
+    return joined(sections, width)
+
+
+def joined(sections: Sequence[Sequence[str]], width: int) -> str:
+    """Sections with an empty line between them, no line wider than `width`."""
     lines = [line for section in sections if section for line in [*section, ""]][:-1]
     return printable("\n".join(part for line in lines for part in fit(line, width)))
 
 
-def _head(job: DryRun, hardware: Hardware | None, mindspore: str | None) -> list[str]:
+def head_section(job: DryRun, hardware: Hardware | None, mindspore: str | None) -> list[str]:
     nodes = -(-job.world_size // job.devices_per_node)
     machines = f"{nodes} node{'s' * (nodes > 1)} x {min(job.devices_per_node, job.world_size)}"
     chip = f" ({hardware.chip})" if hardware else ""
@@ -126,7 +132,7 @@ def _bar(report: RankReport, room: int, end: float, limit: float) -> str:
     return cells
 
 
-def _parameters(job: DryRun, width: int) -> list[str]:
+def parameters_section(job: DryRun, width: int) -> list[str]:
     kinds = parameter_kinds(job.ranks)
     weights = [kind for kind in kinds if kind.role == "weight"]
     rows = [("parameter", "whole -> part", "stage", "cut"), *map(_parameter_row, weights[:MOST_ROWS])]
@@ -156,10 +162,11 @@ def _not_cut_alike(kinds: Sequence[ParameterKind], width: int) -> list[str]:
     return lines
 
 
-def _collectives(job: DryRun, width: int) -> list[str]:
+def collectives_section(job: DryRun, width: int, of: str = "a step") -> list[str]:
+    """Messages on one rank; `of` says of what, for the title."""
     kinds = collective_kinds(job.ranks)
     if not kinds:
-        return ["Collectives: none"]
+        return ["Collectives: none" if of == "a step" else f"Collectives of {of}: none"]
     rows = [("op", "for", "over", "ranks", "links", "a message", "a step", "total", "stage")]
     rows += [
         (
@@ -175,10 +182,10 @@ def _collectives(job: DryRun, width: int) -> list[str]:
         )
         for kind in kinds[:MOST_ROWS]
     ]
-    return ["Collectives of a step, on one rank", *table(rows, width, right={5, 6, 7}), *_more(kinds)]
+    return [f"Collectives of {of}, on one rank", *table(rows, width, right={5, 6, 7}), *_more(kinds)]
 
 
-def _operators(job: DryRun, width: int) -> list[str]:
+def operators_section(job: DryRun, width: int) -> list[str]:
     kinds = cut_kinds(job.ranks)
     if not kinds:
         return []
@@ -232,7 +239,8 @@ def _searched(job: DryRun, width: int) -> list[str]:
     return lines
 
 
-def _peak(job: DryRun, width: int) -> list[str]:
+def peak_section(job: DryRun, width: int, of: str = "") -> list[str]:
+    """What is alive at the peak; `of` says of which graph."""
     largest = max(job.ranks, key=lambda report: (report.peak.bytes, -report.rank), default=None)
     if largest is None or not largest.peak.tensors:
         return []
@@ -247,7 +255,7 @@ def _peak(job: DryRun, width: int) -> list[str]:
         )
         for kind in peak_kinds(largest.peak)
     ]
-    told = f"Largest tensors at the peak of rank {largest.rank} ({bytes_text(largest.peak.bytes)} live)"
+    told = f"Largest tensors at the peak of {of}rank {largest.rank} ({bytes_text(largest.peak.bytes)} live)"
     if largest.compiled_layers:
         told += f", as compiled with {largest.compiled_layers[1]} layers on the stage"
     rest = peak_rest(largest.peak)

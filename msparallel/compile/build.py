@@ -12,18 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import mindspore as ms
-import numpy as np
-from mindspore import Tensor
 
 from msparallel import context
 from msparallel.compile.request import STRATEGY_FILE, Request, Role
-from msparallel.model.transformer import build_model
+from msparallel.compile.serving import ServedForm
 from msparallel.plan import Plan, resolve
 from msparallel.recipe.load import load_recipe
 from msparallel.train.assemble import StepGraph, assemble, step_graphs
-
-PROMPT_INPUTS = 3
-"""input_ids, position_ids, segment_ids, all [1, sequence]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +43,6 @@ def build(request: Request) -> Built:
         return build_mindformers(request)
     plan = resolve(load_recipe(request.source, request.overrides))
     kwargs = context.context_kwargs(plan, request.rank)
-    if plan.recipe.train is None and plan.shards:
-        kwargs["dataset_strategy"] = kwargs["dataset_strategy"][:PROMPT_INPUTS]
     files = dict(kwargs.pop("strategy_ckpt_config", {}))
     files.pop("save_file", None)  # a dry run leaves nothing where the run will write
     if request.save_strategy and plan.shards:
@@ -57,7 +50,7 @@ def build(request: Request) -> Built:
     if files:
         kwargs["strategy_ckpt_config"] = files
     ms.set_auto_parallel_context(**kwargs)
-    return _training(plan) if plan.recipe.train is not None else _prefill(plan)
+    return _serving(plan, request) if request.kind == "serving" else _training(plan)
 
 
 def _training(plan: Plan) -> Built:
@@ -72,17 +65,9 @@ def _training(plan: Plan) -> Built:
     return Built(graphs=graphs, roles=weights | state | sums)
 
 
-def _prefill(plan: Plan) -> Built:
-    """A recipe that only serves: the logits of one prompt of the longest length."""
-    model = build_model(
-        plan.shape,
-        plan.op_parallel,
-        seq_length=plan.seq_length,
-        compute_dtype=ms.bfloat16,
-        attention=plan.attention,
-        seed=None,
-    )
-    transformer = model.transformer.set_train(False)
-    tokens = Tensor(np.zeros((1, plan.seq_length), np.int32))
-    graph = StepGraph(cell=transformer, inputs=(tokens,) * PROMPT_INPUTS, executions=1)
-    return Built(graphs=[graph], roles={parameter.name: "weight" for parameter in transformer.get_parameters()})
+def _serving(plan: Plan, request: Request) -> Built:
+    """The graphs of a served model."""
+    from msparallel.compile.served import build_served
+
+    graphs, roles = build_served(plan, ServedForm.of_json(request.serving))
+    return Built(graphs=graphs, roles=roles)

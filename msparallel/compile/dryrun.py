@@ -117,7 +117,7 @@ class DryRun:
 
 
 def recipe_job(plan: Plan, how_deep: Depth = "auto") -> Job:
-    """The job of a recipe.
+    """The job of a recipe: its training step, or the graphs of one that only serves.
 
     Args:
         how_deep: `full` compiles every layer; `representative` compiles two and three layers of every group and infers
@@ -126,6 +126,10 @@ def recipe_job(plan: Plan, how_deep: Depth = "auto") -> Job:
     Raises:
         UserError: representative layers of a group that has no more than they are.
     """
+    if plan.recipe.train is None:
+        from msparallel.compile.serving import served_form, serving_job  # it builds on this module
+
+        return serving_job(plan, served_form(plan), how_deep)
     check_side_files(plan)
     shallow = depth.is_worth_it(plan.stage_layers) if how_deep == "auto" else how_deep == "representative"
     if shallow and min(plan.stage_layers) <= max(depth.LAYERS_OF_A_GROUP):
@@ -226,11 +230,11 @@ def dry_run(
         ]
         memory_bytes = max(variant.memory_bytes for variant in job.variants)
         for done in compile_ranks(requests, memory_bytes=memory_bytes, time_limit_s=time_limit_s, progress=progress):
-            report = _read(job, done, variants[done.folder][1])
+            report = read_rank(job, done, variants[done.folder][1])
             found.setdefault(done.rank, []).append(report)
             notes |= dict.fromkeys(read_result(Path(done.folder)).notes)
         saved = _saved(Path(requests[0].folder)) if save_strategy else None
-    reports = tuple(_joined(job, found[rank]) for rank in sorted(found))
+    reports = tuple(joined_reports(job, found[rank]) for rank in sorted(found))
     return DryRun(
         source=job.source,
         overrides=job.overrides,
@@ -256,7 +260,9 @@ def _search(job: Job, chosen: RankReport, time_limit_s: float, progress: bool) -
     return Search(how=job.how, chosen=chosen, by_hand=by_hand.ranks[0])
 
 
-def _read(job: Job, done: Request, variant: Variant) -> RankReport:
+def read_rank(job: Job, done: Request, variant: Variant, graph: int | None = None) -> RankReport:
+    """The report of what was compiled, of one of its graphs where one is named. Raises RunError for a graph that does
+    not say what it runs."""
     try:
         return read_report(
             Path(done.folder),
@@ -264,6 +270,7 @@ def _read(job: Job, done: Request, variant: Variant) -> RankReport:
             mesh=job.mesh,
             devices_per_node=job.devices_per_node,
             stage_layers=variant.stage_layers,
+            only=graph,
         )
     except UnreadableGraph as error:
         raise RunError(
@@ -281,8 +288,8 @@ def _saved(folder: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _joined(job: Job, reports: list[RankReport]) -> RankReport:
-    """The report at full depth of one rank's reports."""
+def joined_reports(job: Job, reports: list[RankReport]) -> RankReport:
+    """The report at full depth of one rank's reports. Raises RunError where few layers do not tell of many."""
     if len(job.variants) == 1:
         return reports[0]
     shallow = sorted(reports, key=lambda report: len(report.layers))

@@ -100,6 +100,11 @@ class RankReport:
         return self.bytes_of("optimizer")
 
     @property
+    def cache_bytes(self) -> int:
+        """Of keys and values of a served model."""
+        return self.bytes_of("cache")
+
+    @property
     def gradients_bytes(self) -> int:
         """Of accumulated gradients; without accumulation gradients are among the live values."""
         return self.bytes_of("gradient")
@@ -123,6 +128,7 @@ class RankReport:
             "weights_bytes": self.weights_bytes,
             "gradients_bytes": self.gradients_bytes,
             "optimizer_bytes": self.optimizer_bytes,
+            "cache_bytes": self.cache_bytes,
             "peak_live_bytes": self.peak.bytes,
             "peak_tensors": [
                 {
@@ -143,19 +149,26 @@ class RankReport:
 
 
 def read_report(
-    folder: Path, *, rank: int, mesh: Mesh, devices_per_node: int, stage_layers: Sequence[int]
+    folder: Path,
+    *,
+    rank: int,
+    mesh: Mesh,
+    devices_per_node: int,
+    stage_layers: Sequence[int],
+    only: int | None = None,
 ) -> RankReport:
     """Read what a worker left in its folder.
 
     Args:
         stage_layers: layers of each group, in the order a sample passes them; group g lives on stage g % pp.
+        only: number of the graph that is read; left out: all that a step runs.
     """
     result = read_result(folder)
     executions: list[tuple[Execution, int]] = []
     held: dict[str, HeldParameter] = {}
     strategies: dict[str, Strategy] = {}
     peaks = []
-    for graph in result.graphs:
+    for graph in result.graphs if only is None else [result.graphs[only]]:
         place = Path(graph.folder)
         execution = expand(read_graph(place))
         executions.append((execution, graph.executions))
@@ -169,7 +182,7 @@ def read_report(
     for execution, times in executions:
         for operator in execution.operators:
             operators[operator.op] = operators.get(operator.op, 0) + times
-    order = {"weight": 0, "gradient": 1, "optimizer": 2}
+    order = {"weight": 0, "gradient": 1, "optimizer": 2, "cache": 3}
     return RankReport(
         rank=rank,
         stage=stage,

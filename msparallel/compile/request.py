@@ -15,25 +15,27 @@ RESULT_FILE, FAILURE_FILE, STAGE_FILE = "result.json", "failure.json", "stage.tx
 PID_FILE, EXIT_FILE = "pid.json", "exit.json"
 STRATEGY_FILE = "strategy.json"
 
-Role = Literal["weight", "optimizer", "gradient"]
-"""What a kept value is for: trained, the optimizer's or the trainer's state, an accumulated gradient."""
+Role = Literal["weight", "optimizer", "gradient", "cache"]
+"""What a kept value is for: trained, the optimizer's or the trainer's state, an accumulated gradient, keys or values of
+tokens that were served."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """Attributes:
     source: path of a recipe or of a MindFormers YAML.
-    kind: which of the two.
+    kind: which of the two, or a recipe's served model.
     overrides: of the recipe's values.
     values: dotted key -> value over those of a MindFormers YAML, any key.
     model_config: Hugging Face config or preset for a MindFormers YAML without a model shape.
     folder: for what comes out; it is made.
     save_strategy: whether the engine writes its strategies as MindSpore reads them again.
     layers_of_a_group: layers of every group of a MindFormers model, where not the file's.
+    serving: of a served model, the fields of `serving.ServedForm`.
     """
 
     source: str
-    kind: Literal["recipe", "mindformers"] = "recipe"
+    kind: Literal["recipe", "mindformers", "serving"] = "recipe"
     overrides: list[str]
     world_size: int
     rank: int = 0
@@ -42,6 +44,7 @@ class Request:
     save_strategy: bool = False
     layers_of_a_group: int | None = None
     values: dict[str, Any] = field(default_factory=dict)
+    serving: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,12 +4,16 @@ In: x [T, H] with T = R * S: R rows, one for each request, of S new tokens; wher
 [T, H]. A request has a slot: room for the keys and values of `length` tokens. N query heads share KV key heads,
 G = N / KV of them each.
 
-The cache of a layer is [slots * KV * length, D], a row for each slot, key head and position, so that new rows are
+Projections, norms and rotation are the same everywhere; a core remembers and attends. `FlatCore` here is for one device
+and plain operators; Ascend's is in `paged_attention.py`.
+
+The flat cache of a layer is [slots * KV * length, D], a row for each slot, key head and position, so that new rows are
 written in place and the rows that a request can see are read by their numbers. A token sees positions up to its own;
 what a slot holds behind them is never read, so a slot needs no clearing.
 
->>> layer = CachedAttention(shape, OpParallelConfig(sharded=False), ms.float32, slots=8, length=1024)  # doctest: +SKIP
->>> y = layer(x, places, cosine, sine)  # doctest: +SKIP
+>>> core = FlatCore(shape, ms.float32, slots=8, length=1024)  # doctest: +SKIP
+>>> layer = CachedAttention(shape, OpParallelConfig(sharded=False), ms.float32, core, fused=False)  # doctest: +SKIP
+>>> y = layer(x, rows, places, cosine, sine)  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from msparallel.parallel_config import OpParallelConfig
 
 
 class CachePlaces(nn.Cell):
-    """Slots [R], positions [R, S] and a window [W] -> which cache rows are written and read, and who sees what.
+    """Positions [R, S], slots [R] and a window [W] -> which cache rows are written and read, and who sees what.
 
     All layers share them. `window` is 0 .. W - 1: its length says how far back the longest row can see.
 
@@ -44,7 +48,7 @@ class CachePlaces(nn.Cell):
         self.first_row = Tensor(first.astype(np.int32))
         self.kv_heads = kv_heads
 
-    def construct(self, slots, positions, window):
+    def construct(self, positions, slots, window):
         rows, new, seen, kv = positions.shape[0], positions.shape[1], window.shape[0], self.kv_heads
         first = ops.reshape(ops.gather(self.first_row, slots, 0), (rows, kv, 1))
         write = ops.reshape(first + ops.reshape(positions, (rows, 1, new)), (rows * kv * new,))
@@ -54,57 +58,33 @@ class CachePlaces(nn.Cell):
         return write, read, ops.reshape(mask, (rows, 1, new, 1, seen))
 
 
-class CachedAttention(nn.Cell):
-    """x [T, H] -> [T, H]: project, rotate, remember, attend, project back.
+class FlatCore(nn.Cell):
+    """Queries [R, S, N, D], keys and values [R, S, KV, D] of new tokens -> [R, S, N * D], the new ones remembered; in
+    operators that the CPU has."""
 
-    Args:
-        slots, length: requests that have room at once, tokens of each.
-    """
-
-    def __init__(
-        self, shape: ModelShape, parallel: OpParallelConfig, compute_dtype: ms.Type, *, slots: int, length: int
-    ) -> None:
+    def __init__(self, shape: ModelShape, compute_dtype: ms.Type, *, slots: int, length: int) -> None:
         super().__init__()
-        h, d, bias = shape.hidden_size, shape.head_dim, shape.attention_bias
-        self.heads, self.kv_heads, self.head_dim = shape.num_heads, shape.num_kv_heads, d
+        self.kv_heads, self.head_dim = shape.num_kv_heads, shape.head_dim
         self.group = shape.num_heads // shape.num_kv_heads
-        self.q_proj = Linear(h, shape.num_heads * d, parallel, compute_dtype, cut="column", bias=bias)
-        self.k_proj = Linear(h, shape.num_kv_heads * d, parallel, compute_dtype, cut="column", bias=bias)
-        self.v_proj = Linear(h, shape.num_kv_heads * d, parallel, compute_dtype, cut="column", bias=bias)
-        self.o_proj = Linear(shape.num_heads * d, h, parallel, compute_dtype, cut="row", bias=shape.output_bias)
-        self.has_qk_norm, self.has_rotary = shape.qk_norm, shape.position == "rope"
-        if self.has_qk_norm:
-            self.q_norm = RMSNorm(d, shape.norm_eps, None)
-            self.k_norm = RMSNorm(d, shape.norm_eps, None)
-        if self.has_rotary:
-            self.rotate = Rotate(parallel)
         rows = slots * shape.num_kv_heads * length
-        self.key_cache = Parameter(initializer("zeros", (rows, d), compute_dtype), name="key_cache")
-        self.value_cache = Parameter(initializer("zeros", (rows, d), compute_dtype), name="value_cache")
-        self.factor = 1.0 / math.sqrt(d)
+        self.key_cache = Parameter(initializer("zeros", (rows, shape.head_dim), compute_dtype), name="key_cache")
+        self.value_cache = Parameter(initializer("zeros", (rows, shape.head_dim), compute_dtype), name="value_cache")
+        self.factor = 1.0 / math.sqrt(shape.head_dim)
         self.remember, self.recall = ops.ScatterUpdate(), ops.Gather()
         self.scores, self.weigh, self.softmax = ops.BatchMatMul(transpose_b=True), ops.BatchMatMul(), ops.Softmax(-1)
 
-    def construct(self, x, places, *rotary):
+    def construct(self, query, key, value, places):
         write, read, mask = places
         rows, new, seen = mask.shape[0], mask.shape[2], mask.shape[4]
         kv, group, d = self.kv_heads, self.group, self.head_dim
-        query = ops.reshape(self.q_proj(x), (rows, new, self.heads, d))
-        key = ops.reshape(self.k_proj(x), (rows, new, kv, d))
-        value = ops.reshape(self.v_proj(x), (rows, new, kv, d))
-        if self.has_qk_norm:
-            query, key = self.q_norm(query), self.k_norm(key)
-        if self.has_rotary:
-            query, key = self.rotate(query, *rotary), self.rotate(key, *rotary)
         keys = self.keep(self.key_cache, key, write, read, rows, seen)
         values = self.keep(self.value_cache, value, write, read, rows, seen)
         query = ops.reshape(query * self.factor, (rows, new, kv, group * d))
         query = ops.reshape(self.by_head(query), (rows, kv, new * group, d))
         scores = ops.reshape(ops.cast(self.scores(query, keys), ms.float32), (rows, kv, new, group, seen))
-        weights = ops.cast(self.softmax(scores + mask), x.dtype)
+        weights = ops.cast(self.softmax(scores + mask), key.dtype)
         mixed = self.weigh(ops.reshape(weights, (rows, kv, new * group, seen)), values)
-        mixed = self.by_token(ops.reshape(mixed, (rows, kv, new, group * d)))
-        return self.o_proj(ops.reshape(mixed, (rows * new, self.heads * d)))
+        return self.by_token(ops.reshape(mixed, (rows, kv, new, group * d)))
 
     def keep(self, cache, fresh, write, read, rows, seen):
         """Write new rows [R, S, KV, D] into a cache, and read what the requests see, [R, KV, W, D]."""
@@ -123,3 +103,48 @@ class CachedAttention(nn.Cell):
         if x.shape[2] == 1:
             return ops.reshape(x, (x.shape[0], 1, x.shape[1], x.shape[3]))
         return ops.transpose(x, (0, 2, 1, 3))
+
+
+class CachedAttention(nn.Cell):
+    """x [T, H] -> [T, H]: project, rotate, remember and attend, project back.
+
+    Args:
+        core: what remembers and attends: FlatCore, or `paged_attention.PagedCore` on Ascend.
+        fused: use Ascend's kernels beside it.
+    """
+
+    def __init__(
+        self, shape: ModelShape, parallel: OpParallelConfig, compute_dtype: ms.Type, core: nn.Cell, *, fused: bool
+    ) -> None:
+        super().__init__()
+        h, d, bias = shape.hidden_size, shape.head_dim, shape.attention_bias
+        self.heads, self.kv_heads, self.head_dim = shape.num_heads, shape.num_kv_heads, d
+        self.q_proj = Linear(h, shape.num_heads * d, parallel, compute_dtype, cut="column", bias=bias)
+        self.k_proj = Linear(h, shape.num_kv_heads * d, parallel, compute_dtype, cut="column", bias=bias)
+        self.v_proj = Linear(h, shape.num_kv_heads * d, parallel, compute_dtype, cut="column", bias=bias)
+        self.o_proj = Linear(shape.num_heads * d, h, parallel, compute_dtype, cut="row", bias=shape.output_bias)
+        self.has_qk_norm, self.has_rotary = shape.qk_norm, shape.position == "rope"
+        if self.has_qk_norm:
+            strategy = (1, 1, parallel.model_parallel, 1) if parallel.sharded else None
+            self.q_norm = RMSNorm(d, shape.norm_eps, strategy, fused=fused)
+            self.k_norm = RMSNorm(d, shape.norm_eps, strategy, fused=fused)
+        if self.has_rotary:
+            self.rotate = Rotate(parallel)
+        self.core = core
+        self.is_paged = fused
+
+    def construct(self, x, rows, places, *rotary):
+        new, d = x.shape[0] // rows, self.head_dim
+        query = ops.reshape(self.q_proj(x), (rows, new, self.heads, d))
+        key = ops.reshape(self.k_proj(x), (rows, new, self.kv_heads, d))
+        value = ops.reshape(self.v_proj(x), (rows, new, self.kv_heads, d))
+        if self.has_qk_norm:
+            query, key = self.q_norm(query), self.k_norm(key)
+        if self.has_rotary:
+            query, key = self.rotate(query, *rotary), self.rotate(key, *rotary)
+        if self.is_paged:
+            query = ops.reshape(query, (rows, new, self.heads * d))
+            key = ops.reshape(key, (rows, new, self.kv_heads * d))
+            value = ops.reshape(value, (rows, new, self.kv_heads * d))
+        mixed = self.core(query, key, value, places)
+        return self.o_proj(ops.reshape(mixed, (rows * new, self.heads * d)))

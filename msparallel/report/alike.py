@@ -37,8 +37,9 @@ class AlikeRanks:
 
 
 def total_bytes(report: RankReport) -> int:
-    """Weights, gradients, optimizer state and the peak of live activations."""
-    return report.weights_bytes + report.gradients_bytes + report.optimizer_bytes + report.peak.bytes
+    """Weights, gradients, optimizer state, a server's keys and values, and the peak of live activations."""
+    kept = report.weights_bytes + report.gradients_bytes + report.optimizer_bytes + report.cache_bytes
+    return kept + report.peak.bytes
 
 
 def alike_ranks(reports: Iterable[RankReport]) -> list[AlikeRanks]:

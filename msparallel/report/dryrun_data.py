@@ -14,6 +14,7 @@ from typing import Any
 from msparallel.compile.dryrun import DryRun
 from msparallel.compile.rank_report import HeldParameter
 from msparallel.compile.searched import costs
+from msparallel.compile.serving import ServingDryRun
 from msparallel.compile.strategies import ranges
 from msparallel.errors import printable
 from msparallel.hardware import Hardware
@@ -62,6 +63,15 @@ def dryrun_data(job: DryRun, hardware: Hardware | None = None, mindspore: str | 
     }
 
 
+def serving_data(found: ServingDryRun, hardware: Hardware, mindspore: str | None = None) -> dict[str, Any]:
+    """The document of a recipe that serves: messages and the peak are those of a token step, memory has the largest."""
+    data = dryrun_data(found.token_step, hardware, mindspore)
+    worst = max(found.runs, key=lambda run: max(report.peak.bytes for report in run.ranks))
+    graphs = " and ".join(graph.words for graph in found.graphs)
+    note = f"Compiled: {graphs}. Collectives and tensors at the peak are of a token; memory has the larger of both."
+    return data | {"memory": _memory(worst, hardware), "notes": [*data["notes"], note]}
+
+
 def _facts(job: DryRun, hardware: Hardware | None, mindspore: str | None) -> list[dict[str, str]]:
     """Words of the page's head."""
     nodes = -(-job.world_size // job.devices_per_node)
@@ -98,6 +108,9 @@ def _memory(job: DryRun, hardware: Hardware | None) -> dict[str, Any]:
         report = group.report
         parts = {"weights": report.weights_bytes, "gradients": report.gradients_bytes,
                  "optimizer": report.optimizer_bytes, "live activations": report.peak.bytes}  # fmt: skip
+        if report.cache_bytes:
+            parts = {"weights": report.weights_bytes, "keys and values": report.cache_bytes,
+                     "live activations": report.peak.bytes}  # fmt: skip
         rows.append(
             {
                 "stage": report.stage,

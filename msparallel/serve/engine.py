@@ -12,7 +12,6 @@ In: a ModelShape, weights, how many requests of how many tokens. Out: `prefill`,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import mindspore as ms
@@ -21,8 +20,8 @@ from mindspore import Tensor
 
 from msparallel.model.served import ServedTransformer
 from msparallel.model.shape import ModelShape
-from msparallel.parallel_config import OpParallelConfig
 from msparallel.serve.buckets import Buckets, buckets, fit
+from msparallel.serve.row import Row
 
 
 class Weights(Protocol):
@@ -30,15 +29,6 @@ class Weights(Protocol):
 
     def read(self, name: str, *, whole: Sequence[int]) -> np.ndarray:
         """A parameter under our name, of the shape `whole`."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One request in a step of decoding: `token` stands at `position` of its slot."""
-
-    slot: int
-    position: int
-    token: int
 
 
 class Engine:
@@ -50,9 +40,7 @@ class Engine:
         self.shape, self.slots, self.length = shape, slots, length
         self.sizes = sizes or buckets(slots, length)
         # One position more: whatever only fills a batch up is written there, and nobody looks.
-        self._model = ServedTransformer(
-            shape, OpParallelConfig(sharded=False), ms.float32, slots=slots, length=length + 1
-        )
+        self._model = ServedTransformer(shape, ms.float32, slots=slots, length=length + 1)
         self._model.hold_weights_transposed()
         self._model.set_train(False)
         self._windows = {size: Tensor(np.arange(size, dtype=np.int32)) for size in self.sizes.windows}
