@@ -36,6 +36,8 @@ VERBS = {
     "supervise": "Train to the end: watch, and start again after a fault.",
     "dryrun": "Compile for a cluster that is not there, and report what each rank holds and sends.",
     "simulate": "Execute all ranks on a virtual cluster and compare with one device.",
+    "serve": "An OpenAI-compatible server.",
+    "generate": "Text from a checkpoint, in the terminal.",
     "monitor": "Devices and a run while it runs: in the terminal, as JSON, for Prometheus.",
     "doctor": "Environment, devices, links, a collective, a recipe: the first thing that is broken.",
     "diagnose": "Logs of a job that failed: the root cause, its evidence, what to do.",

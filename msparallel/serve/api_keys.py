@@ -59,16 +59,16 @@ def read_keys(file: str | None) -> ApiKeys:
         raise UserError(f"serve.api_keys_file: {file}\n  It cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise UserError(f"serve.api_keys_file: {file}\n  It is not text.") from None
-    return ApiKeys(_checked([line.split("#", 1)[0] if line.lstrip().startswith("#") else line
-                             for line in text.splitlines()], f"serve.api_keys_file: {file}", needed=True))  # fmt: skip
+    lines = ["" if line.lstrip().startswith("#") else line for line in text.splitlines()]
+    return ApiKeys(_checked(lines, f"serve.api_keys_file: {file}", needed=True))
 
 
 def _checked(lines: Sequence[str], where: str, needed: bool) -> list[str]:
     keys = [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
     wrong = [str(number) for number, key in keys if not _KEY.fullmatch(key)]
     if wrong:
-        raise UserError(f"{where}\n  Key {', '.join(wrong[:5])}: a key has {LEAST} to {MOST} printable ASCII characters "
-                        "without spaces. `openssl rand -hex 24` makes one.")  # fmt: skip
+        raise UserError(f"{where}\n  Key {', '.join(wrong[:5])}: a key has {LEAST} to {MOST} printable ASCII "
+                        "characters without spaces. `openssl rand -hex 24` makes one.")  # fmt: skip
     if needed and not keys:
         raise UserError(f"{where}\n  There is no key in it, so nobody could ask. `openssl rand -hex 24` makes one.")
     return [key for _, key in keys]

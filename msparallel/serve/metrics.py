@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from msparallel.serve.scheduler import Scheduler
+from msparallel.serve.scheduler import Scheduler, Span
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
@@ -31,8 +31,7 @@ class ServeMetrics:
     state: of the server.
 
     Attributes:
-        first_token, between_tokens, whole, queued: histograms in seconds.
-        refused: requests that were answered with an error, by status.
+        errors: requests that were answered with an error, by status.
     """
 
     def __init__(self, model: str, scheduler: Callable[[], Scheduler | None], state: Callable[[], str]):
@@ -42,13 +41,19 @@ class ServeMetrics:
         def histogram(name: str, told: str, buckets: tuple[float, ...]) -> Histogram:
             return Histogram(f"msparallel_serve_{name}_seconds", told, buckets=buckets, registry=self._registry)
 
-        self.first_token = histogram("time_to_first_token", "From the request to the first token.", _SLOW)
-        self.between_tokens = histogram("time_between_tokens", "From a token to the next of the same answer.", _FAST)
-        self.whole = histogram("request", "From the request to the end of its answer.", _SLOW)
-        self.queued = histogram("queue", "From the request to its place in the batch.", _SLOW)
+        self._spans: dict[Span, Histogram] = {
+            "first_token": histogram("time_to_first_token", "From the request to the first token.", _SLOW),
+            "between_tokens": histogram("time_between_tokens", "From a token to the next of the same answer.", _FAST),
+            "request": histogram("request", "From the request to the end of its answer.", _SLOW),
+            "queue": histogram("queue", "From the request to its place in the batch.", _SLOW),
+        }
         self.errors = Counter("msparallel_serve_errors", "Requests answered with an error.", ["status"],
                               registry=self._registry)  # fmt: skip
         self._registry.register(self)  # type: ignore[arg-type]
+
+    def took(self, span: Span, seconds: float) -> None:
+        """One more observation: the scheduler's `on_time`."""
+        self._spans[span].observe(seconds)
 
     def text(self) -> str:
         """All of it, in Prometheus' text format."""

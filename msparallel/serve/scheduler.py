@@ -27,6 +27,8 @@ from msparallel.serve.slots import Slots
 from msparallel.serve.waiting import WaitingQueue
 
 FinishReason = Literal["stop", "length"]
+Span = Literal["queue", "first_token", "between_tokens", "request"]
+"""From a request's arrival to its slot, to its first token, to its end; from one token to the next."""
 _FIRST_GUESS_S = 5.0
 """Seconds that a request takes, before one has ended."""
 
@@ -101,6 +103,7 @@ class _Running:
     read: int = 0
     reused: int = 0
     started_s: float = 0.0
+    told_s: float = 0.0
     answer: list[int] = field(default_factory=list)
     ended: bool = False
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
@@ -195,8 +198,13 @@ class Scheduler:
         self._draining = False
         self._failure: Exception | None = None
         self._took_s = _FIRST_GUESS_S
-        self.on_wait: Callable[[float], object] = lambda seconds: None
-        """Told how long a request waited for its slot."""
+        self.on_time: Callable[[Span, float], object] = lambda span, seconds: None
+        """Told how long things took."""
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended the engine."""
+        return self._failure
 
     @property
     def running(self) -> int:
@@ -332,7 +340,7 @@ class Scheduler:
             one.slot, one.read = self._slots.take(one.request.prompt)
             one.reused, one.started_s = one.read, now
             self.counts.reused_tokens += one.read
-            self.on_wait(now - one.arrived_s)
+            self.on_time("queue", now - one.arrived_s)
             self._running.append(one)
 
     async def _prefill(self) -> None:
@@ -365,7 +373,13 @@ class Scheduler:
         """A token to the one who asked, and its end where this was the last."""
         one.answer.append(choice.token)
         if one.ended:  # left while the engine worked
-            return
+            return None
+        now = self._clock()
+        if len(one.answer) == 1:
+            self.on_time("first_token", now - one.arrived_s)
+        else:
+            self.on_time("between_tokens", now - one.told_s)
+        one.told_s = now
         if choice.token in one.request.stop_tokens:
             return self._end(one, "stop")
         self.counts.answer_tokens += 1
@@ -381,4 +395,6 @@ class Scheduler:
     def _close(self, one: _Running) -> None:
         self._over(one)
         self.counts.finished += 1
-        self._took_s += 0.1 * (self._clock() - one.started_s - self._took_s)
+        now = self._clock()
+        self._took_s += 0.1 * (now - one.started_s - self._took_s)
+        self.on_time("request", now - one.arrived_s)

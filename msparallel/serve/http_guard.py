@@ -1,0 +1,100 @@
+"""In front of the API: who asks, how much may be sent, how long sending may take.
+
+In: an ASGI application, ApiKeys. Out: the same application; a request to /v1 without a key that is known is answered
+before its body is read, one that is too large or too slow as soon as that shows.
+
+>>> app = Guard(app, ApiKeys([]))  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from msparallel.serve.api_error import ApiError
+from msparallel.serve.api_keys import ApiKeys
+from msparallel.serve.http_answer import error_response
+
+MOST_BODY_BYTES = 8 * 1024 * 1024
+"""A prompt of a million tokens has about half of that."""
+BODY_S = 60.0
+"""In which a whole body must have come."""
+_NEEDS_KEY = "/v1"
+
+
+class Guard:
+    """Args:
+    app: behind it. keys: none: everybody may ask.
+    """
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys, on_error=lambda status: None):
+        self._app, self._keys, self._on_error = app, keys, on_error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI calls it."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        try:
+            scope.setdefault("state", {})["client"] = self._client(scope)
+            _check_head(scope)
+        except ApiError as error:
+            self._on_error(error.status)
+            return await error_response(error)(scope, receive, send)
+        return await self._app(scope, _limited(receive), send)
+
+    def _client(self, scope: Scope) -> str:
+        """The key's name, or the address: clients take turns in the queue."""
+        address = scope.get("client")
+        if not self._keys.needed or not scope["path"].startswith(_NEEDS_KEY):
+            return str(address[0]) if address else ""
+        client = self._keys.client(_header(scope, b"authorization"))
+        if client is None:
+            raise ApiError(401, "This server asks for a key: Authorization: Bearer KEY.", code="invalid_api_key")
+        return client
+
+
+def _check_head(scope: Scope) -> None:
+    """Raises ApiError for a body that is too large by its own words, or not JSON."""
+    if scope["method"] != "POST":
+        return
+    length = _header(scope, b"content-length") or "0"
+    if length.isdecimal() and int(length[:20]) > MOST_BODY_BYTES:
+        raise _too_large()
+    kind = (_header(scope, b"content-type") or "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, "The body must be JSON and say so: Content-Type: application/json.")
+
+
+def _limited(receive: Receive) -> Receive:
+    """`receive` that counts bytes and seconds of the body. What it raises is answered by the application's handlers."""
+    size = 0
+    end_s: float | None = None
+    whole = False
+
+    async def limited() -> Message:
+        nonlocal size, end_s, whole
+        if whole:  # only the client's leaving can follow, whenever that is
+            return await receive()
+        now = asyncio.get_running_loop().time()
+        end_s = now + BODY_S if end_s is None else end_s
+        try:
+            message = await asyncio.wait_for(receive(), max(0.0, end_s - now))
+        except asyncio.TimeoutError:
+            raise HTTPException(408, f"The body did not come within {BODY_S:g} s.") from None
+        size += len(message.get("body", b""))
+        whole = not message.get("more_body", False)
+        if size > MOST_BODY_BYTES:
+            raise HTTPException(413, _too_large().message)
+        return message
+
+    return limited
+
+
+def _too_large() -> ApiError:
+    return ApiError(413, f"The body has more than {MOST_BODY_BYTES // 1024**2} MiB.", code="body_too_large")
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), None)
