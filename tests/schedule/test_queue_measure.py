@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from msparallel.errors import RunError
+from msparallel.errors import RunError, UserError
 from msparallel.schedule.queue.draw import binned, draw_replays
 from msparallel.schedule.queue.job import Cluster, Job
 from msparallel.schedule.queue.measure import jain, measure, quantile
@@ -94,6 +94,11 @@ def test_the_synthetic_trace_fits_any_cluster(cluster):
     jobs = synthetic_trace(1, cluster, days=1)
     for policy in POLICIES.values():
         assert len(replay(jobs, cluster, policy).jobs) == len(jobs)
+
+
+def test_a_synthetic_trace_without_end_is_refused():
+    with pytest.raises(UserError, match="366 days of these loads on 524,288 devices are more than 500,000"):
+        synthetic_trace(1, Cluster(nodes=65_536, devices_per_node=8), days=366)
 
 
 def test_curves_keep_what_they_average():

@@ -86,6 +86,10 @@ def test_a_job_that_can_never_run_is_refused_with_its_line(run):
     ([DAY, "--nodes", "2", "--queue", "train=0"], "from 1 to 9999"),
     ([DAY, "--nodes", "2", "--queue", "trian=2"], "Its queues are serve, train."),
     ([DAY, "--nodes", "2", "--checkpoint-interval", "0"], "0.0 is not in the range"),
+    ([DAY, "--nodes", "2", "--checkpoint-interval", "nan"], "'nan' is not in the range"),
+    (["--synthetic", "1", "--load", "nan"], "'nan' is not in the range"),
+    (["--synthetic", "1", "--standby-load", "NaN"], "'NaN' is not in the range"),
+    (["--synthetic", "1", "--load", "inf"], "inf is not in the range"),
     (["--synthetic", "1", "--days", "1", "--standby-load", "0", "--only", "inference"], "no job is of this class"),
 ])  # fmt: skip
 def test_wrong_words(run, words, told):

@@ -94,7 +94,7 @@ class _Replaying:
         self, jobs: Sequence[Job], cluster: Cluster, policy: Policy, queues: Mapping[str, QueueRule],
         progress: Callable[[], None], watch: Watch,
     ):  # fmt: skip
-        self.env = simpy.Environment()
+        self.env = simpy.Environment(initial_time=0.0)
         self.state = State(cluster, has_spare=any(map(policy.spare, jobs)))
         self.result = Replay(policy=policy.name, cluster=cluster)
         self._policy, self._decide = policy, policy.decide(queues)

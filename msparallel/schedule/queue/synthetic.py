@@ -24,7 +24,9 @@ from __future__ import annotations
 import math
 import random
 
+from msparallel.errors import UserError
 from msparallel.schedule.queue.job import Cluster, Job
+from msparallel.schedule.queue.trace import MOST_PIECES
 
 DAYS, LOAD, STANDBY_LOAD = 14, 0.45, 0.35
 """Defaults."""
@@ -33,7 +35,6 @@ SIZES = {1: 25, 2: 15, 4: 15, 8: 25, 16: 13, 32: 7}
 HOURS = (1,) * 8 + (4, 8, 10, 10, 6, 8, 10, 10, 10, 8, 6, 4) + (3, 2, 2, 1)
 """How many training jobs come in each hour of a weekday, against each other."""
 WEEKEND = 0.2
-MOST_JOBS = 200_000
 
 _DAY_S, _HOUR_S = 86_400, 3_600
 
@@ -41,21 +42,26 @@ _DAY_S, _HOUR_S = 86_400, 3_600
 def synthetic_trace(
     seed: int, cluster: Cluster, *, load: float = LOAD, standby_load: float = STANDBY_LOAD, days: int = DAYS
 ) -> list[Job]:
-    """Jobs by submission. Loads are parts of the cluster's device-seconds in these days; up to one job more is drawn,
-    and at most MOST_JOBS of each class."""
+    """Jobs by submission. Loads are parts of the cluster's device-seconds in these days; up to one job more is drawn.
+
+    Raises:
+        UserError: that would be more than MOST_PIECES gangs and replicas.
+    """
     draw = random.Random(seed)
     capacity = cluster.devices * days * _DAY_S
     jobs: list[Job] = []
-    work, number = 0.0, 0
-    while work < load * capacity and number < MOST_JOBS:
-        number += 1
-        jobs.append(_training(draw, f"train_{number}", cluster, days))
-        work += jobs[-1].devices * jobs[-1].duration_s
-    work, number = 0.0, 0
-    while work < standby_load * capacity and number < MOST_JOBS:
-        number += 1
-        jobs.append(_inference(draw, f"infer_{number}", cluster, days))
-        work += jobs[-1].devices * jobs[-1].duration_s
+    pieces = 0
+    for word, part, make in (("train", load, _training), ("infer", standby_load, _inference)):
+        work, number = 0.0, 0
+        while work < part * capacity:
+            number += 1
+            jobs.append(make(draw, f"{word}_{number}", cluster, days))
+            work += jobs[-1].devices * jobs[-1].duration_s
+            pieces += len(jobs[-1].pieces)
+            if pieces > MOST_PIECES:
+                raise UserError(f"{days} days of these loads on {cluster.devices:,} devices are more than "
+                                f"{MOST_PIECES:,} gangs and replicas, the most that is replayed. Ask for fewer days, "
+                                "a smaller cluster or less load.")  # fmt: skip
     return sorted(jobs, key=lambda job: (job.submit_s, job.name))
 
 
