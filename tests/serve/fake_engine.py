@@ -39,8 +39,8 @@ def letters(prompt: Sequence[int], count: int) -> str:
 
 
 def says(text: str, end: int | None = 256) -> Callable[[Sequence[int]], int]:
-    """An engine's `speaks` that says `text` behind any prompt, in bytes, then `end`, or the text again. The prompt
-    holds no U+0002, which begins the answer."""
+    """A `speaks` that says `text` in bytes, then `end`, or the text again; behind any prompt that does not end with the
+    beginning of the text."""
     said = [*text.encode(), *([] if end is None else [end])]
 
     def speaks(tokens: Sequence[int]) -> int:

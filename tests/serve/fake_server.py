@@ -1,4 +1,4 @@
-"""The server as `msparallel serve` runs it, with an engine without a model: `python fake_server.py PORT [option=value]`.
+"""The server as `msparallel serve` runs it, with an engine without a model: `fake_server.py PORT [option=value]`.
 
 Options: step_s, die_at (number of the message at which the engine dies), keys of the `serve` section.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 import fake_engine
+
 from msparallel.plan import Plan, resolve
 from msparallel.recipe.load import load_recipe
 from msparallel.serve.server import serve
