@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from msparallel.cli.numbers import Number
+
 if TYPE_CHECKING:
     from msparallel.serve.load import Load, Summary
 
@@ -41,7 +43,7 @@ Examples:
 @click.option("--rate", metavar="R,...", help="Open loop: requests a second at random moments; several make a sweep.")
 @click.option("--requests", type=click.IntRange(1, 1_000_000), default=64, show_default=True,
               help="Of each closed loop.")  # fmt: skip
-@click.option("--duration", "duration_s", type=click.FloatRange(1, 86_400), default=60.0, show_default=True,
+@click.option("--duration", "duration_s", type=Number(1, 86_400), default=60.0, show_default=True,
               help="Seconds in which an open loop sends.")  # fmt: skip
 @click.option("--prompt-words", type=_Span(), default="16-64", show_default=True, help="Words of a prompt.")
 @click.option("--answer-tokens", type=_Span(), default="32-64", show_default=True, help="Tokens of an answer, at most.")

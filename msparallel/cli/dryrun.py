@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from msparallel.cli.numbers import Number
 from msparallel.errors import RunError, UserError, printable
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ Examples:
 )
 @click.option("--chunk", type=click.IntRange(min=1), help="Of a recipe that serves: tokens of a prompt's piece.")
 @click.option("--batch", type=click.IntRange(min=1), help="Of a recipe that serves: requests of a token step.")
-@click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), default=1800.0, show_default=True,
+@click.option("--time-limit", type=Number(min=0, min_open=True), default=1800.0, show_default=True,
               help="Seconds that one rank may take.")  # fmt: skip
 @click.option("--report", metavar="FILE.html", help="Also write a page to look at, one self-contained HTML file.")
 @click.option(

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 
+from msparallel.cli.numbers import Number
+
 
 @click.command(
     epilog="""\b
@@ -22,8 +24,8 @@ Examples:
 @click.argument("recipe_name", metavar="RECIPE")
 @click.argument("words", metavar="[SECTION.KEY=VALUE...] PROMPT...", nargs=-1)
 @click.option("--max-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Of each answer.")
-@click.option("--temperature", type=click.FloatRange(0, 2), help="0: the likeliest token each time.")
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), help="Fewest tokens that add up to it.")
+@click.option("--temperature", type=Number(0, 2), help="0: the likeliest token each time.")
+@click.option("--top-p", type=Number(0, 1, min_open=True), help="Fewest tokens that add up to it.")
 @click.option("--top-k", type=click.IntRange(min=0), help="Likeliest tokens; 0: all.")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="The same seed gives the same text.")
 @click.option("--stop", "stops", multiple=True, help="Text that ends the answer; may be given several times.")

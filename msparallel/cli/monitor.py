@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from msparallel.cli.numbers import Number
+
 
 @click.command(epilog="""\b
 Examples:
@@ -17,9 +19,9 @@ Examples:
 @click.option("--from", "recorded", metavar="FILE|DIR", help="Saved outputs of npu-smi info instead of this machine.")
 @click.option("--hosts", "hosts_file", metavar="FILE", help="Ask npu-smi of these hosts by ssh instead.")
 @click.option("--remote-shell", metavar="TEXT", help="Program that reaches a host, for example 'ssh -p 2222'.")
-@click.option("--interval", type=click.FloatRange(0.1, 86_400), help="Seconds between two looks. [2]")
+@click.option("--interval", type=Number(0.1, 86_400), help="Seconds between two looks. [2]")
 @click.option("--once", is_flag=True, help="One look.")
-@click.option("--temperature-limit", type=click.FloatRange(1, 200), default=85.0, show_default=True,
+@click.option("--temperature-limit", type=Number(1, 200), default=85.0, show_default=True,
               help="Celsius; devices are marked from 5 below it.")  # fmt: skip
 @click.option("--prometheus", metavar="[HOST:]PORT", help="Serve metrics; HOST is 127.0.0.1 unless given.")
 @click.option("--textfile", metavar="FILE.prom", help="Write metrics for node_exporter's textfile collector.")

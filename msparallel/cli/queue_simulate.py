@@ -6,10 +6,11 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from msparallel.cli.numbers import Number
 from msparallel.errors import UserError, short
 
 if TYPE_CHECKING:
@@ -23,16 +24,6 @@ KIND_NAMES = ("training", "inference", "evaluation", "interactive")
 _QUEUE = re.compile(r"(?P<name>[A-Za-z0-9_][A-Za-z0-9_.:/@+-]{0,63})=(?P<weight>[0-9]{1,4})(?P<keep>,keep)?")
 
 
-class _Number(click.FloatRange):
-    """A range that nan is not in; click's own lets it pass, since it is neither below nor above."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = super().convert(value, param, ctx)
-        if number != number:
-            self.fail(f"{value!r} is not in the range {self._describe_range()}.", param, ctx)
-        return number
-
-
 @click.command("queue-simulate", epilog="""\b
 Examples:
   $ msparallel queue-simulate trace.csv --nodes 4 --devices-per-node 8
@@ -42,8 +33,8 @@ Examples:
 @click.argument("trace", metavar="[TRACE.csv]", required=False)
 @click.option("--synthetic", "seed", metavar="SEED", type=click.IntRange(0, 2**31 - 1),
               help="A made-up trace of this seed instead of a file.")
-@click.option("--load", type=_Number(0.01, 4), help="Its training work, as a part of the cluster's; 0.45.")
-@click.option("--standby-load", type=_Number(0, 4), help="Its inference work, the same way; 0.35.")
+@click.option("--load", type=Number(0.01, 4), help="Its training work, as a part of the cluster's; 0.45.")
+@click.option("--standby-load", type=Number(0, 4), help="Its inference work, the same way; 0.35.")
 @click.option("--days", type=click.IntRange(1, 366), help="In which its jobs are submitted; 14.")
 @click.option("--nodes", type=click.IntRange(1, 65_536), default=8, show_default=True, help="Nodes of the cluster.")
 @click.option("--devices-per-node", type=click.IntRange(1, 64), default=8, show_default=True, help="Devices of each.")
@@ -52,7 +43,7 @@ Examples:
 @click.option("--only", type=click.Choice(KIND_NAMES), help="Replay the jobs of this class alone.")
 @click.option("--queue", "queues", metavar="NAME=WEIGHT[,keep]", multiple=True,
               help="For reclaim: a queue's weight (1), and whether it keeps what it holds. May be repeated.")
-@click.option("--checkpoint-interval", "interval_s", metavar="SECONDS", type=_Number(0.001, 10**10),
+@click.option("--checkpoint-interval", "interval_s", metavar="SECONDS", type=Number(0.001, 10**10),
               help="Of every job but inference, whatever the trace says.")
 @click.option("--plot", metavar="FILE.png", help="Also draw devices in use over time, and waiting times.")
 @click.option("--save-trace", metavar="FILE.csv", help="Also write the jobs that were replayed as a trace.")

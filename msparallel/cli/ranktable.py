@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from msparallel.cli.numbers import Number
 from msparallel.errors import RecipeError, RunError, UserError, printable, short
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ Examples:
 @click.option("--hosts", metavar="FILE",
               help="Hosts in the order of their ranks: NAME [ADDRESS] [super_pod=ID] a line.")
 @click.option("--hccn", metavar="FOLDER|FILE",
-              help="What hosts know of their cards: HOST.conf (/etc/hccn.conf), HOST.txt (hccn_tool's output), or on A5 "
-              "HOST.json (/etc/hccl_rootinfo.json).")
+              help="What hosts know of their cards: HOST.conf (/etc/hccn.conf), HOST.txt (hccn_tool's output), or "
+              "on A5 HOST.json (/etc/hccl_rootinfo.json).")
 @click.option("--chip", type=click.Choice(["910A", "A2", "A3", "A5"]), help="By default the recipe's, else A2.")
 @click.option("--devices", metavar="0-7", help="Physical devices of each host; by default all it knows of.")
 @click.option("--recipe", "recipe_name", metavar="RECIPE", help="The job: says which axis stays inside a server.")
@@ -102,7 +103,7 @@ Examples:
               help="By default the recipe's, else what the table tells.")
 @click.option("--recipe", "recipe_name", metavar="RECIPE", help="The job that the table is for.")
 @click.option("--roce", is_flag=True, help="The job runs with HCCL_INTRA_ROCE_ENABLE=1.")
-@click.option("--wait", "wait_s", type=click.FloatRange(0, 86_400), metavar="SECONDS",
+@click.option("--wait", "wait_s", type=Number(0, 86_400), metavar="SECONDS",
               help="Wait so long for a table that is still being written.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def check_command(

@@ -393,3 +393,32 @@ def test_split_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     recipes, overrides = split_overrides(words)
     assert recipes == ["quickstart", "a=b.yaml", "x/y.z=1.yaml"]
     assert overrides == ["train.steps=10", "steps=10", "data.corpus=a/b.txt"]
+
+
+def _commands(command, names=()):
+    import click
+
+    yield " ".join(names), command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            yield from _commands(command.get_command(click.Context(command), name), (*names, name))
+
+
+def test_no_number_of_any_verb_takes_nan_or_infinity():
+    import click
+
+    from msparallel.cli.main import commands
+    from msparallel.cli.numbers import Number
+
+    seen = 0
+    for name, command in _commands(commands):
+        for option in command.params:
+            assert option.type is not click.FLOAT and not (
+                isinstance(option.type, click.FloatRange) and not isinstance(option.type, Number)
+            ), f"{name} {option.name}"
+            if isinstance(option.type, Number):
+                seen += 1
+                for text in ("nan", "inf", "-inf"):
+                    with pytest.raises(click.BadParameter):
+                        option.type.convert(text, option, None)
+    assert seen > 5
