@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from msparallel.errors import RunError, printable
 
 if TYPE_CHECKING:
+    from msparallel.plan import Plan
     from msparallel.simulate.timed import Timed
 
 
@@ -21,11 +23,15 @@ Examples:
   $ msparallel simulate qwen3_8b_cp4_tp2 parallel.context_parallel_algo=ulysses --json
   $ msparallel simulate llama2_13b_dp4_tp4_pp2 --timeline --trace step.json
   $ msparallel simulate llama2_7b_dp2_tp2_pp2 --report report.html
+  $ msparallel simulate qwen3_8b_serve_tp2 --tokens 16
   $ msparallel simulate pretrain_qwen3_32b_4k.yaml parallel_config.data_parallel=2
 """)  # fmt: skip
 @click.argument("recipe_name", metavar="RECIPE")
 @click.argument("overrides", metavar="[SECTION.KEY=VALUE...]", nargs=-1)
 @click.option("--steps", type=click.IntRange(min=1), default=3, show_default=True, help="Training steps to execute.")
+@click.option(
+    "--tokens", type=click.IntRange(min=1), help="Of a recipe that serves: tokens of each answer; 8 otherwise."
+)
 @click.option("--full", is_flag=True, help="Keep the model's sizes, and read the recipe's own text.")
 @click.option(
     "--timeline",
@@ -33,20 +39,24 @@ Examples:
     is_flag=True,
     help="Execute nothing: say how long a step of RECIPE as it is takes on its hardware, and why.",
 )
-@click.option("--model-config", metavar="FILE|PRESET",
-              help="A Hugging Face config.json, or one of our presets, for a MindFormers YAML that names no numbers.")
+@click.option(
+    "--model-config",
+    metavar="FILE|PRESET",
+    help="A Hugging Face config.json, or one of our presets, for a MindFormers YAML that names no numbers.",
+)
 @click.option("--trace", metavar="FILE.json", help="Also write the step's timeline for https://ui.perfetto.dev.")
 @click.option("--report", metavar="FILE.html", help="Also write a page to look at, one self-contained HTML file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 @click.pass_context
 def command(
-    ctx: click.Context, recipe_name: str, overrides: tuple[str, ...], steps: int, full: bool, only_time: bool,
-    model_config: str | None, trace: str | None, report: str | None, as_json: bool,
+    ctx: click.Context, recipe_name: str, overrides: tuple[str, ...], steps: int, tokens: int | None, full: bool,
+    only_time: bool, model_config: str | None, trace: str | None, report: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Execute RECIPE's training steps on a virtual cluster and compare with a single process.
 
     The model is made small unless --full is given: its strategy stays, its sizes become the smallest that the degrees
     divide. Exit code 1 where the cluster computes something else, or would hang.
+    Of a recipe that only serves, requests of different lengths are answered, and compared token for token.
     RECIPE may be a MindFormers training YAML: MindFormers' own step is executed then, and overrides are its own keys.
     """
     from msparallel.cli import simulate_text
@@ -73,6 +83,13 @@ def command(
     if only_time and full:
         raise click.UsageError("--timeline executes nothing and keeps the model's sizes; --full goes without it.")
     plan = resolve(load_recipe(recipe_name, overrides))
+    if plan.recipe.train is None and not only_time:
+        if trace is not None or report is not None or ctx.get_parameter_source("steps") != ParameterSource.DEFAULT:
+            raise click.UsageError("--steps, --trace and --report are about training steps; a recipe that serves has "
+                                   "--tokens.")  # fmt: skip
+        ctx.exit(_serving(plan, tokens, full, as_json))
+    if tokens is not None:
+        raise click.UsageError("--tokens is for recipes that only serve; training has --steps.")
     if only_time:
         timed = time_recipe(plan)
         told = json.dumps(timed.to_json(), indent=2) if as_json else simulate_text.timed_text(timed)
@@ -90,6 +107,16 @@ def command(
         write_page(report, SIMULATION, document)
         click.echo(f"\nReport: {printable(report)}", err=as_json)
     ctx.exit(0 if only_time or found.same else 1)
+
+
+def _serving(plan: Plan, tokens: int | None, full: bool, as_json: bool) -> int:
+    """Answer requests and tell; returns the exit code."""
+    from msparallel.cli.simulate_serving_text import serving_text
+    from msparallel.simulate.serving import TOKENS, simulate_serving
+
+    found = simulate_serving(plan, tokens=tokens or TOKENS, full=full)
+    click.echo(json.dumps(found.to_json(), indent=2) if as_json else serving_text(found))
+    return 0 if found.same else 1
 
 
 def _mindformers(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,12 +23,13 @@ from msparallel.compile.expand import Operator, Output, Source
 from msparallel.compile.graph import Constant, ConstantTensor, Parameter, TensorType, Type
 from msparallel.compile.order import cell_path, is_collective
 from msparallel.errors import RunError
-from msparallel.simulate.kernels import KERNELS, WRITES, Call, UnsupportedCall, Value
+from msparallel.simulate.kernels import KERNELS, RESULT_FIRST, WRITES, Call, UnsupportedCall, Value
 from msparallel.simulate.program import ProgramGraph, RankProgram
 from msparallel.simulate.rendezvous import Arrival, Mismatch, Rendezvous
 
 Inputs = Sequence[np.ndarray]
 """What a rank feeds one execution of its graph."""
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +101,27 @@ class Cluster:
             Deadlock: a step that would never end on a cluster.
             KernelError: an operator that cannot be computed, or gives what it should not.
         """
+        return self._together({rank: self._rank_step(self.programs[rank], inputs[rank]) for rank in self.programs})
+
+    def run(self, graph: int, inputs: Mapping[int, Inputs]) -> dict[int, Value]:
+        """Run one graph of every rank once.
+
+        Args:
+            graph: its number among those of a rank's program.
+            inputs: rank -> what it feeds it.
+
+        Returns what each rank's graph returns. Raises Deadlock and KernelError, as `step`.
+        """
+        running = {
+            rank: _Run(rank, program.graphs[graph], self.values[rank], inputs[rank]).run()
+            for rank, program in self.programs.items()
+        }
+        return self._together(running)
+
+    def _together(self, running: Mapping[int, Generator[Arrival, np.ndarray | None, _Result]]) -> dict[int, _Result]:
+        """Go on with every rank until all have ended."""
         meeting = Rendezvous()
-        running = {rank: self._rank_step(program, inputs[rank]) for rank, program in self.programs.items()}
-        results: dict[int, StepResult] = {}
+        results: dict[int, _Result] = {}
         given: dict[int, np.ndarray | None] = dict.fromkeys(running)
         ready = list(running)
         try:
@@ -110,7 +129,7 @@ class Cluster:
             with np.errstate(all="ignore"):
                 while ready:
                     for rank in ready:
-                        self._run_until_it_waits(rank, running[rank], given[rank], meeting, results)
+                        _run_until_it_waits(rank, running[rank], given[rank], meeting, results)
                     given = {rank: meeting.take(rank) for rank in running if rank not in results}
                     ready = [rank for rank, value in given.items() if value is not None]
         except Mismatch as error:
@@ -124,24 +143,6 @@ class Cluster:
                 [Wait(rank=a.rank, op=a.op, where=a.where, group=a.group, missing=a.group[1:]) for a in unread],
             )
         return results
-
-    def _run_until_it_waits(
-        self,
-        rank: int,
-        running: Generator[Arrival, np.ndarray | None, StepResult],
-        value: np.ndarray | None,
-        meeting: Rendezvous,
-        results: dict[int, StepResult],
-    ) -> None:
-        try:
-            while True:
-                arrival = running.send(value)
-                meeting.hand_in(arrival)
-                value = arrival.value if arrival.op == "Send" else meeting.take(rank)
-                if value is None:
-                    return
-        except StopIteration as end:
-            results[rank] = end.value
 
     def _rank_step(
         self, program: RankProgram, inputs: Sequence[Inputs]
@@ -158,6 +159,24 @@ class Cluster:
             result = yield from _Run(program.rank, graph, kept, [total]).run()
         assert isinstance(result, tuple), "a step returns the loss, and more"
         return StepResult(loss=float(np.ravel(result[0])[0]))
+
+
+def _run_until_it_waits(
+    rank: int,
+    running: Generator[Arrival, np.ndarray | None, _Result],
+    value: np.ndarray | None,
+    meeting: Rendezvous,
+    results: dict[int, _Result],
+) -> None:
+    try:
+        while True:
+            arrival = running.send(value)
+            meeting.hand_in(arrival)
+            value = arrival.value if arrival.op == "Send" else meeting.take(rank)
+            if value is None:
+                return
+    except StopIteration as end:
+        results[rank] = end.value
 
 
 class _Run:
@@ -205,9 +224,11 @@ class _Run:
             result = KERNELS[operator.op](call)
         except (UnsupportedCall, IndexError, OverflowError, ValueError) as error:
             raise KernelError(f"{self.place(operator)} cannot be computed: {error}.") from error
+        items = result if isinstance(result, tuple) else (result,)
+        if operator.op in RESULT_FIRST:
+            result, *items = items
         _check_type(result, operator.type, lambda: self.place(operator))
         if operator.op in WRITES:
-            items = result if isinstance(result, tuple) else (result,)
             for place, item in zip(WRITES[operator.op], items, strict=True):
                 self.kept[self.target(operator.inputs[place])] = item
         return result
@@ -268,7 +289,7 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     )
 
 
-def _why(meeting: Rendezvous, results: Mapping[int, StepResult]) -> str:
+def _why(meeting: Rendezvous, results: Mapping[int, object]) -> str:
     """The first wait whose missing member has ended its step or waits elsewhere, in a sentence."""
     waits = meeting.waits()
     places = {arrival.rank: arrival for arrival in waits}

@@ -39,7 +39,8 @@ def shrunk(plan: Plan, steps: int) -> tuple[Plan, Changes]:
     What the user typed as an override stays. Raises UserError for rules that the result breaks.
     """
     check_trains(plan)
-    return _changed(plan, {**_precision(plan), **_run(plan, steps), **_OPTIMIZER, **_sizes(plan), **_batch(plan)})
+    sizes = {**model_sizes(plan), **_length(plan)}
+    return changed(plan, {**_precision(plan), **_run(plan, steps), **_OPTIMIZER, **sizes, **_batch(plan)})
 
 
 def check_trains(plan: Plan) -> None:
@@ -64,7 +65,7 @@ def _check_attention(plan: Plan) -> None:
 def whole(plan: Plan, steps: int) -> tuple[Plan, Changes]:
     """The recipe with its own sizes, text and optimizer, in float32 with plain attention."""
     check_trains(plan)
-    return _changed(plan, {**_precision(plan), **_run(plan, steps)})
+    return changed(plan, {**_precision(plan), **_run(plan, steps)})
 
 
 def alone(plan: Plan) -> Plan:
@@ -81,7 +82,9 @@ def alone(plan: Plan) -> Plan:
     return _replanned(plan, changes)
 
 
-def _changed(plan: Plan, wanted: Changes) -> tuple[Plan, Changes]:
+def changed(plan: Plan, wanted: Changes) -> tuple[Plan, Changes]:
+    """The plan with other values, and which they are; what the user typed as an override stays. Raises UserError for
+    rules that the result breaks."""
     _check_attention(plan)
     typed = {text.partition("=")[0] for text in plan.recipe.overrides}
     changes = {key: value for key, value in wanted.items() if key not in typed and value != plan.recipe.value(key)}
@@ -111,7 +114,8 @@ def _run(plan: Plan, steps: int) -> Changes:
     }
 
 
-def _sizes(plan: Plan) -> Changes:
+def model_sizes(plan: Plan) -> Changes:
+    """The smallest numbers of a model that the degrees divide."""
     shape, mesh, parallel = plan.shape, plan.mesh, plan.recipe.parallel
     stage = mesh.dp * mesh.cp * mesh.tp
     groups = mesh.tp * mesh.cp if parallel.context_parallel_algo == "ulysses" else mesh.tp
@@ -119,7 +123,6 @@ def _sizes(plan: Plan) -> Changes:
     heads = min(shape.num_heads, groups * 2 if shape.num_kv_heads < shape.num_heads else multiple(groups, 2))
     head_dim = min(shape.head_dim, HEAD_DIM)
     width = multiple(stage, max(WIDTH, heads * head_dim))
-    length = min(plan.seq_length, multiple(mesh.cp * mesh.tp, LENGTH))
     segments = mesh.pp * parallel.virtual_stages
     changes: Changes = {
         "model.num_layers": min(shape.num_layers, max(2, segments)),
@@ -131,10 +134,7 @@ def _sizes(plan: Plan) -> Changes:
         "model.ffn_size": min(shape.ffn_size, multiple(stage, WIDTH)),
         "model.vocab_size": min(shape.vocab_size, BYTE_VOCAB),
         "model.vocab_multiple": multiple(stage, 8),
-        "train.seq_length": length,
     }
-    if shape.position == "learned":
-        changes["model.max_positions"] = length
     if shape.num_experts:
         chosen = min(shape.experts_per_token, EXPERTS_PER_TOKEN)
         experts = multiple(parallel.expert_parallel, 2 * chosen)
@@ -143,7 +143,15 @@ def _sizes(plan: Plan) -> Changes:
             "model.experts_per_token": chosen,
             "model.expert_ffn_size": min(shape.expert_ffn_size, multiple(stage, WIDTH)),
         }
-    if parallel.optimizer_shard:
+    return changes
+
+
+def _length(plan: Plan) -> Changes:
+    length = min(plan.seq_length, multiple(plan.mesh.cp * plan.mesh.tp, LENGTH))
+    changes: Changes = {"train.seq_length": length}
+    if plan.shape.position == "learned":
+        changes["model.max_positions"] = length
+    if plan.recipe.parallel.optimizer_shard:
         changes["parallel.optimizer_shard_threshold_kib"] = 0  # every parameter here is below the usual threshold
     return changes
 

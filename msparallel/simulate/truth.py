@@ -61,11 +61,9 @@ def training_alone(module: str, request: Any, folder: Path) -> Iterator[subproce
         kill(process)
 
 
-def wait(process: subprocess.Popen[bytes], folder: Path, progress: bool = True) -> None:
-    """Until it has trained. Raises RunError or UserError where it failed, with its words."""
-    with tqdm(
-        desc="Training alone", bar_format="{desc} {postfix}", leave=False, disable=None if progress else True
-    ) as bar:
+def wait(process: subprocess.Popen[bytes], folder: Path, progress: bool = True, doing: str = "Training alone") -> None:
+    """Until it is done. Raises RunError or UserError where it failed, with its words."""
+    with tqdm(desc=doing, bar_format="{desc} {postfix}", leave=False, disable=None if progress else True) as bar:
         while process.poll() is None:
             bar.set_postfix_str(last_words(folder))
             time.sleep(POLL_S)

@@ -22,6 +22,7 @@ from msparallel.simulate.kernels import (
     losses,
     normalization,
     optimizers,
+    paged,
     products,
     reductions,
     shaping,
@@ -30,11 +31,11 @@ from msparallel.simulate.kernels import (
 )
 from msparallel.simulate.kernels.call import Call, Kernel, UnsupportedCall, Value
 
-__all__ = ["KERNELS", "WRITES", "Call", "Kernel", "UnsupportedCall", "Value"]
+__all__ = ["KERNELS", "RESULT_FIRST", "WRITES", "Call", "Kernel", "UnsupportedCall", "Value"]
 
 _MODULES = (
     *(elementwise, reductions, shaping, gathering, products, normalization, activations),
-    *(attention, sorting, losses),
+    *(attention, paged, sorting, losses),
     *(state, optimizers),
 )
 
@@ -57,5 +58,10 @@ def _arrays(value: Value) -> Value:
 
 
 KERNELS: Mapping[str, Kernel] = {op: _finished(kernel) for module in _MODULES for op, kernel in module.KERNELS.items()}
-WRITES: Mapping[str, tuple[int, ...]] = {"Assign": (0,), "AssignAdd": (0,), "AdamWeightDecay": (0, 1, 2)}
+WRITES: Mapping[str, tuple[int, ...]] = {
+    **{"Assign": (0,), "AssignAdd": (0,), "AdamWeightDecay": (0, 1, 2)},
+    "ReshapeAndCache": (2, 3),
+}
 """Primitive -> its inputs that it writes to."""
+RESULT_FIRST = frozenset({"ReshapeAndCache"})
+"""Primitives that write to kept values and give something else: their kernels give the result, then the new values."""
