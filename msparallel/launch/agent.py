@@ -53,6 +53,8 @@ from msparallel.recipe.load import load_recipe
 from msparallel.train.run import run_dir, sole_run
 
 POLL_S = 0.25
+DIES_S = 2.0
+"""A part whose agent has just been killed is gone by then."""
 RANKS_S = 1.0
 DISK_S = 5.0
 PART_ENDS_S = 30.0
@@ -118,6 +120,7 @@ class _Node:
         self._due: dict[str, float] = {}
 
     def run(self) -> int:
+        self._refuse_where_another_lives()
         ended = [asdict(process) for process in marked(self._mark)]
         if left := end_marked(self._mark):
             pids = ", ".join(f"{process.pid} (state {process.state})" for process in left)
@@ -148,6 +151,17 @@ class _Node:
         part.wait()
         self._events.send("stopped", left=[asdict(process) for process in left])
         return int(failure["exit_code"])
+
+    def _refuse_where_another_lives(self) -> None:
+        """A part dies with its agent, so one that stays has an agent that lives: somebody deleted the lock under it."""
+        deadline = time.monotonic() + DIES_S
+        while parts := [process.pid for process in marked(self._mark) if _is_part(process.pid)]:
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"{run_dir(self._plan)}\n  Another process is training here (process {parts[0]}). End it, wait for "
+                    "it, or set another train.output_dir."
+                )
+            time.sleep(POLL_S)
 
     def _start(self) -> subprocess.Popen[bytes]:
         package = str(Path(__file__).resolve().parents[2])
@@ -306,6 +320,13 @@ class _Node:
                 }
             )
         return reports
+
+
+def _is_part(pid: int) -> bool:
+    try:
+        return b"msparallel.launch.agent_part" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _failed(

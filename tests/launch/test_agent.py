@@ -127,7 +127,11 @@ def test_a_second_agent_of_the_same_part_starts_nothing(tmp_path):
     assert second.end() == 1
     assert [event["event"] for event in second.events] == ["failed"] and second.of("failed")["how"] == "busy"
     assert "Another process is training here" in second.of("failed")["text"]
-    assert first.left() != []
+    (lock,) = output(tmp_path).parent.glob(".tiny.0.lock")
+    lock.unlink()  # as `rm -rf output` under a run does
+    third = Agent(first.path)
+    assert third.end() == 1 and "Another process is training here (process" in third.of("failed")["text"]
+    assert first.process.poll() is None and first.left() != []
     first.process.stdin.close()
     assert first.end() == 1
 
