@@ -66,9 +66,16 @@ def of_validation(problems: Sequence[Mapping[str, Any]]) -> ApiError:
         key, rest = _key(problem["loc"])
         of.setdefault(key, []).append((rest, problem))
     lines = [_sentence(problem, key + rest) for key, told in of.items()
-             for rest, problem in [max(told, key=lambda one: one[0].count("[") + one[0].count("."))]]  # fmt: skip
+             for rest, problem in [max(told, key=_likelihood)]]
     more = [f"{len(lines) - _MOST_TOLD} more."] if len(lines) > _MOST_TOLD else []
     return refuse(" ".join([*lines[:_MOST_TOLD], *more]), param=next(iter(of), None) or None)
+
+
+def _likelihood(one: tuple[str, Mapping[str, Any]]) -> tuple[bool, int]:
+    """Of the problems that a value has with each of the types that it may be, the one that is meant: the value was of
+    that type, or the problem lies deeper in it."""
+    rest, problem = one
+    return not str(problem.get("type")).endswith("_type"), rest.count("[") + rest.count(".")
 
 
 def _key(loc: Sequence[Any]) -> tuple[str, str]:
