@@ -69,9 +69,6 @@ def attempt(
         follow = _Follow(plan, agents, Watch(plan.recipe.supervise, hosts, time.monotonic()), show)
         faults = follow.until_end()
         left = agents.stop(told)
-        for agent, event in follow.late:  # said while it was being stopped
-            if event.get("event") == "failed" and event.get("how") != "lease":
-                faults.append(follow.fault_of(agent, event))
     fault = first_cause(faults) if faults else None
     if left and fault is not None:
         agent, text = left[0]
@@ -94,14 +91,13 @@ class _Follow:
     """The attempt while it runs."""
 
     def __init__(self, plan: Plan, agents: Agents, watch: Watch, show: Callable[[Place], object]):
-        self.watch, self.late = watch, []
+        self.watch = watch
         self.result: dict[str, Any] | None = None
         self._agents, self._show = agents, show
         self._reporting = reporting_rank(plan)
         self._reporting_node = self._reporting // plan.devices_per_node
         self._done: set[int] = set()
         self._failed: dict[int, Fault] = {}
-        self.late: list[tuple[Agent, dict[str, Any]]] = []
 
     def until_end(self) -> list[Fault]:
         """Empty when all nodes are done; else all faults that were seen, in order."""
@@ -125,16 +121,13 @@ class _Follow:
                 if agent.rank == self._reporting_node:
                     self.result = event["result"]
             elif kind == "failed":
-                self._failed.setdefault(agent.rank, self.fault_of(agent, event))
+                fault = fault_of(event, node=agent.rank, host=agent.host.name, step=self.watch.step)
+                self._failed.setdefault(agent.rank, fault)
             elif kind == "ranks" and (place := self.watch.place(self._reporting)) is not None:
                 self._show(place)
         for agent in self._agents.all:
             if agent.ended and agent.rank not in self._done and agent.rank not in self._failed:
                 self._failed[agent.rank] = self._ended(agent)
-
-    def fault_of(self, agent: Agent, event: dict[str, Any]) -> Fault:
-        """What a `failed` event of an agent says."""
-        return fault_of(event, node=agent.rank, host=agent.host.name, step=self.watch.step)
 
     def _ended(self, agent: Agent) -> Fault:
         """An agent whose connection ended without a word about why."""
