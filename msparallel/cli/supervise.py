@@ -71,7 +71,7 @@ def command(
     asking = Asking(
         recipe=recipe_name,
         overrides=overrides,
-        python=python or sys.executable,
+        python=_python(python),
         workdir=os.getcwd(),  # logs and checkpoints are looked at from here too
         env=exports(plan, variables, os.environ),
         shell=parse_shell(remote_shell) if remote_shell is not None else None,
@@ -95,3 +95,15 @@ def command(
     else:
         click.echo(printable(closing_text(plan, found)), err=True)
     return found.exit_code
+
+
+def _python(path: str | None) -> str:
+    from msparallel.errors import UserError, short
+
+    python = sys.executable if path is None else path
+    if not python or python.startswith("-") or "=" in python or not python.isprintable():
+        raise UserError(
+            f"--python {short(python, 80)!r} is no program: give the path that every node has, for example "
+            "/opt/venv/bin/python."
+        )
+    return python
