@@ -20,10 +20,20 @@ from msparallel.serve.paged_inputs import input_shapes
 from msparallel.train.assemble import StepGraph
 
 
+class _Undrawn(PagedTransformer):
+    """Compiled only: on one device MindSpore would fill every weight and cache with zeros, gigabytes of them."""
+
+    def init_parameters_data(self, auto_parallel_mode=False):
+        """Nothing to replace."""
+        return {}
+
+
 def build_served(plan: Plan, form: ServedForm) -> tuple[list[StepGraph], dict[str, Role]]:
     """The graphs in the form's order, and what each kept value is for."""
     blocks = form.blocks(plan)
-    model = PagedTransformer(plan.shape, plan.op_parallel, getattr(ms, form.dtype), blocks).set_train(False)
+    ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")  # parameters are made without memory
+    model = _Undrawn(plan.shape, plan.op_parallel, getattr(ms, form.dtype), blocks).set_train(False)
+    ms.set_auto_parallel_context(parallel_mode=plan.recipe.parallel.mode)
     graphs = [
         StepGraph(
             cell=model,

@@ -24,15 +24,15 @@ def test_keys_and_values_of_qwen3_8b() -> None:
     shape = resolve(load_recipe("qwen3_8b_serve_tp1")).shape
     assert token_cache_bytes(shape) == 2 * 36 * 8 * 128 * 2 == 147_456
     assert 8 * 2048 * token_cache_bytes(shape) == 2.25 * GIB
-    assert token_cache_bytes(shape, tp=8) == token_cache_bytes(shape) // 8 == token_cache_bytes(shape, tp=16)
+    assert token_cache_bytes(shape, tp=8) == token_cache_bytes(shape) // 8
 
 
-def test_weights_are_two_bytes_a_parameter() -> None:
+def test_weights_are_two_bytes_a_parameter_and_norms_four() -> None:
     plan = resolve(load_recipe("qwen3_8b_serve_tp1"))
-    assert serving_weights_bytes(plan) == 2 * plan.shape.parameters()
-    cut = serving_weights_bytes(resolve(load_recipe("qwen3_8b_serve_tp2")))
     norms = plan.shape.num_layers * (2 * 4096 + 2 * 128) + 4096
-    assert cut == (serving_weights_bytes(plan) - 2 * norms) // 2 + 2 * norms
+    assert serving_weights_bytes(plan) == 2 * plan.shape.parameters() + 2 * norms
+    cut = serving_weights_bytes(resolve(load_recipe("qwen3_8b_serve_tp2")))
+    assert cut == (serving_weights_bytes(plan) - 4 * norms) // 2 + 4 * norms
 
 
 @pytest.mark.parametrize("recipe", ["qwen3_8b_serve_tp1", "qwen3_8b_serve_tp2"])
@@ -42,9 +42,10 @@ def test_shipped_recipes_fit(recipe: str) -> None:
 
 
 def test_limits_are_tight() -> None:
-    found = serve()
-    longest, largest = found.longest_context, found.largest_batch
-    assert serve(f"serve.max_length={longest}").fits and not serve(f"serve.max_length={longest + 1}").fits
+    found, many = serve(), "serve.max_concurrency=32"
+    longest, largest = serve(many).longest_context, found.largest_batch
+    assert serve(many, f"serve.max_length={longest}").fits and not serve(many, f"serve.max_length={longest + 1}").fits
+    assert found.longest_context == 40_960  # the model has no more positions
     assert serve(f"serve.max_concurrency={largest}").fits and not serve(f"serve.max_concurrency={largest + 1}").fits
 
 
@@ -55,7 +56,7 @@ def test_a_model_that_does_not_fit_leaves_no_room() -> None:
 
 def test_terms_add_up() -> None:
     found = serve()
-    assert found.cache_bytes == 16 * 4096 * found.token_cache_bytes == 4.5 * GIB
+    assert found.cache_bytes == (16 * 4096 + 128) * found.token_cache_bytes == 4.5 * GIB + 128 * 72 * 1024
     assert found.total_bytes == found.weights_bytes + found.cache_bytes + found.workspace_bytes < found.high_bytes
     more = replace(found, cache_bytes=found.cache_bytes * 100)
     assert not more.fits
@@ -63,3 +64,20 @@ def test_terms_add_up() -> None:
 
 def test_presets_have_shapes_that_can_be_served() -> None:
     assert all(token_cache_bytes(shape) > 0 for shape in PRESETS.values())
+
+
+@pytest.mark.parametrize("length", [100, 128, 129, 4000])
+def test_a_request_has_whole_blocks_and_one_is_spare(length: int) -> None:
+    found = serve(f"serve.max_length={length}", "serve.max_concurrency=3")
+    assert found.cache_bytes == (3 * -(-length // 128) + 1) * 128 * found.token_cache_bytes
+
+
+def test_a_longer_prompt_takes_no_more_workspace_but_for_its_mask() -> None:
+    """It is read in pieces."""
+    short, long = serve("serve.max_length=1024"), serve("serve.max_length=2048")
+    assert long.workspace_bytes - short.workspace_bytes == 512 * 1024 * 2
+
+
+def test_logits_are_whole_on_every_device() -> None:
+    many = ("serve.max_concurrency=512", "serve.max_length=128")
+    assert serve(*many).workspace_bytes == serve(*many, recipe="qwen3_8b_serve_tp1").workspace_bytes == 512 * 151936 * 6
