@@ -34,6 +34,7 @@ from msparallel.serve.metrics import CONTENT_TYPE
 from msparallel.serve.service import Service, TextAnswer, Wanted
 
 _PAGE_RULES = ("default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+               "img-src data:; "
                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")  # fmt: skip
 _CLIENT_LEFT = 499
 """nginx's number; nobody reads it."""
@@ -54,7 +55,8 @@ def create_app(service: Service, keys: ApiKeys) -> FastAPI:
     for kind in (ApiError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, error)
     app.add_exception_handler(ClientGone, left)
-    app.add_middleware(Guard, keys=keys, on_error=lambda status: service.metrics.errors.labels(str(status)).inc())
+    app.add_middleware(Guard, keys=keys, check_room=service.check_room,
+                       on_error=lambda status: service.metrics.errors.labels(str(status)).inc())  # fmt: skip
     _add_api(app, service)
     _add_state(app, service)
     page = resources.files("msparallel.serve").joinpath("page.html").read_text(encoding="utf-8")
@@ -73,7 +75,6 @@ def _add_api(app: FastAPI, service: Service) -> None:
                         service.tokenizer.text if body.wanted_logprobs is not None else None,
                         body.include_usage)  # fmt: skip
         _check_model(service, body.model)
-        service.check_room()
         messages = [message.for_template() for message in body.messages]
         prompt = await service.chat_prompt(messages, body.chat_template_kwargs or {})
         wanted = _wanted(request, body, prompt, logprobs=body.wanted_logprobs, param="messages")
@@ -86,7 +87,6 @@ def _add_api(app: FastAPI, service: Service) -> None:
                               service.tokenizer.text if body.logprobs is not None else None,
                               body.include_usage)  # fmt: skip
         _check_model(service, body.model)
-        service.check_room()
         prompt = await service.text_prompt(given) if isinstance(given, str) else given
         wanted = _wanted(request, body, prompt, logprobs=body.logprobs, param="prompt")
         return await _answered(request, form, service.answer(wanted), bool(body.stream))

@@ -1,14 +1,16 @@
-"""In front of the API: who asks, how much may be sent, how long sending may take.
+"""In front of the API: who asks, whether there is room, how much may be sent, how long sending may take.
 
-In: an ASGI application, ApiKeys. Out: the same application; a request to /v1 without a key that is known is answered
-before its body is read, one that is too large or too slow as soon as that shows.
+In: an ASGI application, ApiKeys, what says whether there is room. Out: the same application; a request without a key
+that is known, or for which there is no room, is answered before its body is read, so that a crowd at a full server
+costs little; one that is too large or too slow as soon as that shows.
 
->>> app = Guard(app, ApiKeys([]))  # doctest: +SKIP
+>>> app = Guard(app, ApiKeys([]), service.check_room)  # doctest: +SKIP
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,10 +29,13 @@ _NEEDS_KEY = "/v1"
 class Guard:
     """Args:
     app: behind it. keys: none: everybody may ask.
+    check_room: raises ApiError where a request would be refused whatever it says.
+    on_error: is told the status of what is answered here.
     """
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys, on_error=lambda status: None):
-        self._app, self._keys, self._on_error = app, keys, on_error
+    def __init__(self, app: ASGIApp, keys: ApiKeys, check_room: Callable[[], None] = lambda: None,
+                 on_error: Callable[[int], object] = lambda status: None):  # fmt: skip
+        self._app, self._keys, self._check_room, self._on_error = app, keys, check_room, on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI calls it."""
@@ -38,7 +43,9 @@ class Guard:
             return await self._app(scope, receive, send)
         try:
             scope.setdefault("state", {})["client"] = self._client(scope)
-            _check_head(scope)
+            if scope["method"] == "POST":
+                _check_head(scope)
+                self._check_room()
         except ApiError as error:
             self._on_error(error.status)
             return await error_response(error)(scope, receive, send)
@@ -57,8 +64,6 @@ class Guard:
 
 def _check_head(scope: Scope) -> None:
     """Raises ApiError for a body that is too large by its own words, or not JSON."""
-    if scope["method"] != "POST":
-        return
     length = _header(scope, b"content-length") or "0"
     if length.isdecimal() and int(length[:20]) > MOST_BODY_BYTES:
         raise _too_large()

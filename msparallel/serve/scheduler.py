@@ -16,6 +16,7 @@ delays the others by one piece a token, not by all of it.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -255,8 +256,9 @@ class Scheduler:
 
     @property
     def retry_after_s(self) -> float:
-        """A slot is free every `took / slots` seconds, and all who wait are before a new one."""
-        return max(1.0, self._took_s / self._slots.count * (1 + self.waiting / 2))
+        """A slot is free every `took / slots` seconds, and all who wait are before a new one. Up to twice that, so that
+        a crowd which is refused at once does not come back at once."""
+        return max(1.0, self._took_s / self._slots.count * (1 + self.waiting / 2)) * random.uniform(1, 2)
 
     def cancel(self, running: _Running) -> None:
         """The one who asked has gone, or has what it wanted."""

@@ -1,101 +1,115 @@
-"""The load generator against a server whose delays are known."""
+"""Hundreds of clients at once, and the server's end under load: nothing that was let in is lost or mixed up."""
 
 from __future__ import annotations
 
-import asyncio
-import json
+import signal
+import threading
+import time
 
-import numpy as np
+import httpx
 import pytest
-from stub_server import StubServer
-
-from msparallel.cli.main import main
-from msparallel.serve.load import Load, arrivals, closed_loop, open_loop, summary
+from crowd import crowd, health_probe
+from served import MODEL, server_process
 
 pytestmark = pytest.mark.pure
 
 
-def test_a_closed_loop_keeps_so_many_at_once_and_sees_the_delays():
-    with StubServer() as stub:
-        load = Load(url=stub.url, model="stub", prompt_words=(3, 9), answer_tokens=(5, 5))
-        found = summary(asyncio.run(closed_loop(load, clients=3, requests=12)))
-    assert (found.requests, found.whole, found.refused, found.failed) == (12, 12, 0, 0) and stub.most == 3
-    assert found.answer_tokens == 60 and found.prompt_tokens == sum(len(one["prompt"].split()) for one in stub.bodies)
-    assert 0.05 <= found.first_token_s["p50"] < found.whole_s["p50"]
-    assert found.between_s["p50"] >= 0.02 and found.whole_s["p50"] >= 0.05 + 4 * 0.02
-    assert found.tokens_per_s == pytest.approx(60 / found.duration_s)
+def stand(clients: int, seconds: float, capsys) -> None:
+    with server_process("step_s=0.002", "max_concurrency=16", "max_waiting=200", "wait_s=600") as (address, process):
+        probe = health_probe(address, seconds)
+        end = time.monotonic() + seconds
+        ends = crowd(address, clients, lambda: time.monotonic() < end)
+        told, _ = probe.communicate()
+        count, median, late, longest = map(float, told.split())
+        text = httpx.get(address + "/metrics").text
+        values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        with capsys.disabled():
+            print(f"\n{clients} clients, {seconds:g} s: {dict(ends)}; /healthz {count:.0f} times, median "
+                  f"{median * 1e3:.1f} ms, 99 % {late * 1e3:.1f} ms, longest {longest * 1e3:.1f} ms")  # fmt: skip
+        assert set(ends) <= {"200", "429"} and ends["200"] > 16
+        assert float(values['msparallel_serve_requests_total{end="finished"}']) == ends["200"]
+        assert float(values['msparallel_serve_requests_total{end="refused"}']) == ends["429"]
+        for other in ("cancelled", "expired", "failed"):
+            assert float(values[f'msparallel_serve_requests_total{{end="{other}"}}']) == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
 
 
-def test_the_same_seed_sends_the_same_requests():
-    with StubServer(first_s=0, between_s=0) as stub:
-        load = Load(url=stub.url, model="stub")
-        for _ in range(2):
-            asyncio.run(closed_loop(load, clients=1, requests=4))
-    assert stub.bodies[:4] == stub.bodies[4:]
-    assert all(16 <= len(one["prompt"].split()) <= 64 and 32 <= one["max_tokens"] <= 64 for one in stub.bodies)
-    assert stub.bodies[0]["stream"] and stub.bodies[0]["stream_options"] == {"include_usage": True}
+def test_five_hundred_clients(capsys):
+    stand(500, 5, capsys)
 
 
-def test_an_open_loop_sends_whatever_the_server_does():
-    with StubServer(first_s=0.3, pieces=1) as stub:
-        load = Load(url=stub.url, model="stub")
-        found = summary(asyncio.run(open_loop(load, moments=[0.0, 0.02, 0.04, 0.06])))
-    assert stub.most == 4 and found.whole == 4
+@pytest.mark.slow
+def test_five_hundred_clients_for_a_minute(capsys):
+    stand(500, 60, capsys)
 
 
-def test_arrivals_are_a_poisson_process():
-    moments = arrivals(rate=5, duration_s=2000, seed=3)
-    gaps = np.diff([0.0, *moments])
-    assert len(moments) == pytest.approx(10_000, rel=0.05) and moments == sorted(moments)
-    assert gaps.mean() == pytest.approx(0.2, rel=0.05) and gaps.std() == pytest.approx(0.2, rel=0.07)
+def test_sigterm_under_load_finishes_what_was_let_in():
+    with server_process("step_s=0.01", "max_concurrency=8", "max_waiting=100") as (address, process):
+        threading.Timer(1.5, process.send_signal, [signal.SIGTERM]).start()
+        ends = crowd(address, 60, lambda: True)  # every client leaves with its first 503
+        assert process.wait(30) == 0
+        assert ends["503"] == 60 and ends["200"] > 0 and set(ends) <= {"200", "429", "503"}
+        assert "requests to finish" in process.stderr.read()
 
 
-def test_refusals_and_broken_answers_are_told_apart():
-    with StubServer(refuse_above=2, break_at=(1,)) as stub:
-        load = Load(url=stub.url, model="stub")
-        found = summary(asyncio.run(closed_loop(load, clients=4, requests=12)))
-    assert found.refused > 0 and found.failed == 1 and found.whole + found.refused + found.failed == 12
-    assert set(found.errors) >= {"HTTP 429"} and len(found.errors) == 2
+def slow_request(address: str, found: list) -> threading.Thread:
+    def ask() -> None:
+        try:
+            found.append(httpx.post(f"{address}/v1/completions", timeout=60,
+                                    json={"model": MODEL, "prompt": "a", "max_tokens": 500, "stream": True}))  # fmt: skip
+        except httpx.HTTPError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return thread
 
 
-def run(*words, capsys):
-    with pytest.raises(SystemExit) as end:
-        main(["bench-serve", *words])
-    told = capsys.readouterr()
-    return end.value.code or 0, told.out, told.err
+def test_while_it_ends_it_says_so():
+    with server_process("step_s=0.01") as (address, process):
+        thread = slow_request(address, found := [])
+        time.sleep(1)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        assert httpx.get(address + "/readyz").json()["state"] == "draining"
+        assert httpx.get(address + "/healthz").status_code == 200
+        refused = httpx.post(f"{address}/v1/completions", json={"model": MODEL, "prompt": "b"})
+        assert refused.status_code == 503 and "retry-after" in refused.headers
+        thread.join()
+        assert found[0].text.endswith("data: [DONE]\n\n")
+        assert process.wait(30) == 0
 
 
-def test_the_verb_sweeps_plots_and_keeps_the_key_to_itself(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("A_KEY", "sk-very-secret")
-    with StubServer(first_s=0.01, between_s=0.001) as stub:
-        words = [stub.url, "--concurrency", "1,2", "--requests", "4", "--plot", str(tmp_path / "p.png")]
-        code, out, err = run(*words, "--api-key-env", "A_KEY", capsys=capsys)
-        assert code == 0 and "at once" in out and out.count("4/4") == 2 and "sk-very-secret" not in out + err
-        assert stub.keys[0] == "Bearer sk-very-secret" and (tmp_path / "p.png").stat().st_size > 5000
-        code, out, _ = run(f"{stub.url}/v1", "--rate", "20", "--duration", "1", "--json", capsys=capsys)
-    told = json.loads(out)
-    assert code == 0 and told["by"] == "rate" and told["points"][0]["failed"] == 0 and told["model"] == "stub"
+def test_what_does_not_end_in_time_is_told():
+    with server_process("step_s=0.02", "drain_s=0.5") as (address, process):
+        thread = slow_request(address, found := [])
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        begin = time.monotonic()
+        assert process.wait(30) == 0
+        assert time.monotonic() - begin < 8
+        thread.join()
+        assert '"code": "draining"' in found[0].text and "0.5 s were not enough" in found[0].text
 
 
-def test_a_failed_request_is_exit_code_1(capsys):
-    with StubServer(first_s=0, between_s=0, break_at=(2,)) as stub:
-        code, out, _ = run(stub.url, "--concurrency", "1", "--requests", "3", capsys=capsys)
-    assert code == 1 and "Failed 1 x: " in out
+def test_a_second_signal_ends_it_at_once():
+    with server_process("step_s=0.05") as (address, process):
+        thread = slow_request(address, [])
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        begin = time.monotonic()
+        process.wait(30)
+        assert time.monotonic() - begin < 10
+        thread.join()
 
 
-@pytest.mark.parametrize(("words", "code", "told"), [
-    (["http://127.0.0.1:9"], 1, "No server answers there"),
-    (["ftp://x"], 2, "no URL of a server"),
-    (["http://u:p@x"], 2, "no URL of a server"),
-    (["http://x:99999"], 2, "looks like http://127.0.0.1:8000"),
-    (["http://x", "--concurrency", "0"], 2, "numbers above 0"),
-    (["http://x", "--concurrency", "1.5"], 2, "numbers above 0"),
-    (["http://x", "--rate", "nan"], 2, "numbers above 0"),
-    (["http://x", "--rate", "1", "--concurrency", "1"], 2, "give one of them"),
-    (["http://x", "--prompt-words", "9-3"], 2, "the smaller number first"),
-    (["http://x", "--prompt-words", "many"], 2, "neither a number nor a span"),
-    (["http://x", "--api-key-env", "NO_SUCH_KEY"], 2, "no such variable"),
-])  # fmt: skip
-def test_what_cannot_be(words, code, told, capsys):
-    found, out, err = run(*words, capsys=capsys)
-    assert (found, out) == (code, "") and told in err and "Traceback" not in err
+def test_an_engine_that_died_is_exit_code_1():
+    with server_process("die_at=5") as (address, process):
+        assert httpx.post(f"{address}/v1/completions", json={"model": MODEL, "prompt": "b"}).status_code == 503
+        assert httpx.get(address + "/healthz").status_code == 503
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 1
+        assert "the engine died" in process.stderr.read()
