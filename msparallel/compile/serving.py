@@ -21,12 +21,9 @@ from msparallel.compile.rank_report import RankReport
 from msparallel.compile.ranks import TIME_LIMIT_S, compile_ranks, temporary_folder
 from msparallel.compile.request import Request
 from msparallel.errors import UserError
-from msparallel.model.cache_blocks import BLOCK_SIZE, Blocks
+from msparallel.model.cache_blocks import BLOCK_SIZE, SERVED_DTYPE, Blocks
 from msparallel.plan import Plan
-from msparallel.serve.buckets import paged_buckets
-
-SERVED_DTYPE = "bfloat16"
-"""Of weights, cache and products."""
+from msparallel.serve.buckets import Buckets, paged_buckets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +68,14 @@ class ServedForm:
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> ServedForm:
         return cls(**{**values, "graphs": tuple(ServedGraph(**graph) for graph in values["graphs"])})
+
+
+def graphs_of(sizes: Buckets) -> tuple[ServedGraph, ...]:
+    """All that a server compiles."""
+    return (
+        *(ServedGraph(name="prefill", rows=1, new=chunk) for chunk in sizes.chunks),
+        *(ServedGraph(name="decode", rows=rows, new=1) for rows in sizes.rows),
+    )
 
 
 def served_form(plan: Plan, *, chunk: int | None = None, rows: int | None = None) -> ServedForm:

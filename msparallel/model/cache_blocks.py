@@ -25,6 +25,8 @@ from dataclasses import dataclass
 BLOCK_SIZE = 128
 """Tokens of a block. Ascend's kernel takes multiples of `LEAST_BLOCK_SIZE`; large blocks are read in long stretches."""
 LEAST_BLOCK_SIZE = 16
+SERVED_DTYPE = "bfloat16"
+"""Of a served model on Ascend: weights, cache and products."""
 
 
 @dataclass(frozen=True, kw_only=True)

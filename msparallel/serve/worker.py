@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 import traceback
+from typing import TYPE_CHECKING
 
 from msparallel.errors import UserError
 from msparallel.launch.processes import die_with_parent
@@ -27,6 +28,10 @@ from msparallel.serve.protocol import (
     decode_message,
     encode_message,
 )
+
+if TYPE_CHECKING:
+    from msparallel.serve.engine import Engine
+    from msparallel.serve.paged_engine import PagedEngine
 
 
 def main(arguments: list[str]) -> int:
@@ -59,7 +64,7 @@ def main(arguments: list[str]) -> int:
 def _serve(channel: socket.socket, say, plan: Plan, rank: int) -> None:
     """Until the server closes the socket."""
     from msparallel.context import apply
-    from msparallel.serve.engine import Engine, Row
+    from msparallel.serve.row import Row
     from msparallel.serve.sampling import choose
     from msparallel.weights.source import open_weights
 
@@ -67,7 +72,7 @@ def _serve(channel: socket.socket, say, plan: Plan, rank: int) -> None:
     assert serve is not None, "the server starts only recipes that serve"
     weights = open_weights(serve.weights, plan.shape)
     apply(plan, rank)
-    engine = Engine(plan.shape, slots=serve.max_concurrency, length=serve.max_length)
+    engine = _engine(plan, rank)
     total, done = engine.parameter_count, 0
 
     def loaded(name: str) -> None:
@@ -92,6 +97,19 @@ def _serve(channel: socket.socket, say, plan: Plan, rank: int) -> None:
             raise AssertionError(f"the server says {message}")
         if rank == 0:
             say(Chosen(found))
+
+
+def _engine(plan: Plan, rank: int) -> Engine | PagedEngine:
+    """For a processor, or for this rank's Ascend device."""
+    if plan.attention == "flash":
+        from msparallel.serve.paged_engine import PagedEngine
+
+        return PagedEngine(plan, rank)
+    from msparallel.serve.engine import Engine
+
+    serve = plan.recipe.serve
+    assert serve is not None, "the server starts only recipes that serve"
+    return Engine(plan.shape, slots=serve.max_concurrency, length=serve.max_length)
 
 
 if __name__ == "__main__":

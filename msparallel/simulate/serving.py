@@ -22,12 +22,13 @@ from tqdm import tqdm
 
 from msparallel.compile.dryrun import Variant
 from msparallel.compile.ranks import temporary_folder
-from msparallel.compile.serving import ServedForm, ServedGraph, serving_job
-from msparallel.model.cache_blocks import LEAST_BLOCK_SIZE, Blocks
+from msparallel.compile.serving import ServedForm, graphs_of, serving_job
+from msparallel.model.cache_blocks import LEAST_BLOCK_SIZE
 from msparallel.model.shape import ModelShape
 from msparallel.plan import Plan
-from msparallel.serve.paged_inputs import decode_inputs, prefill_inputs
-from msparallel.serve.row import Row
+from msparallel.serve.buckets import Buckets
+from msparallel.serve.paged_batches import PagedBatches
+from msparallel.serve.paged_inputs import Arrays
 from msparallel.simulate.cluster import Cluster, Deadlock
 from msparallel.simulate.drawn_weights import DrawnWeights
 from msparallel.simulate.execution import weight_slices
@@ -38,14 +39,12 @@ from msparallel.simulate.shrink import Changes, changed, model_sizes
 from msparallel.simulate.truth import training_alone, wait
 from msparallel.simulate.widen import widened
 
-SLOTS, LENGTH, CHUNK = 3, 48, 16
-"""Of a shrunk server: requests at once, tokens of each, tokens of a prompt's piece."""
+SLOTS, LENGTH, SHORT_CHUNK, CHUNK = 3, 48, 8, 16
+"""Of a shrunk server: requests at once, tokens of each, tokens of a prompt's piece, of which there are two sizes."""
 TOKENS = 8
 """Of an answer, where nobody says."""
 LOGIT_LIMIT = 1e-5
 """How far logits of a step may be from one device's and still be the same in float32: norm over norm."""
-PREFILL, DECODE = 0, 1
-"""Numbers of a rank's graphs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,11 +143,8 @@ def simulate_serving(plan: Plan, *, tokens: int, full: bool = False, progress: b
     chunk = min(CHUNK, length)
     tokens = min(tokens, length - 1)
     prompts = prompts_of(vocab_size=small.shape.vocab_size, slots=slots, length=length, tokens=tokens)
-    form = ServedForm(
-        graphs=(ServedGraph(name="prefill", rows=1, new=chunk), ServedGraph(name="decode", rows=slots, new=1)),
-        dtype="float16",
-        block_size=LEAST_BLOCK_SIZE,
-    )
+    sizes = Buckets((1, slots) if slots > 1 else (1,), tuple(sorted({min(SHORT_CHUNK, chunk), chunk})), (length,))
+    form = ServedForm(graphs=graphs_of(sizes), dtype="float16", block_size=LEAST_BLOCK_SIZE)
     request = ServeRequest(
         shape={field.name: getattr(small.shape, field.name) for field in fields(ModelShape)},
         slots=slots,
@@ -169,7 +165,7 @@ def simulate_serving(plan: Plan, *, tokens: int, full: bool = False, progress: b
         clock["single"] = time.monotonic() - started
         single = read_answers(folder / "single", prompts)
         begun = time.monotonic()
-        engine = VirtualEngine(programs, small, form.blocks(small), chunk)
+        engine = VirtualEngine(programs, small, form, sizes)
         deadlock, answers = None, []
         with tqdm(desc="Serving", unit="graph", leave=False, disable=None if progress else True) as bar:
             engine.ran = bar.update
@@ -197,15 +193,16 @@ def _compiled(plan: Plan, form: ServedForm, folder: Path, progress: bool) -> lis
     return [widened(program) for program in programs]
 
 
-class VirtualEngine:
-    """What `requests.answered` asks, by graphs of all ranks.
+class VirtualEngine(PagedBatches):
+    """What `requests.answered` asks, by graphs of all ranks; they are fed by the code that feeds a device.
 
     Attributes:
         replicas_apart: largest difference between the logits of two ranks so far.
     """
 
-    def __init__(self, programs: Sequence[RankProgram], plan: Plan, blocks: Blocks, chunk: int):
-        self._blocks, self._chunk, self._vocab = blocks, chunk, plan.shape.vocab_size
+    def __init__(self, programs: Sequence[RankProgram], plan: Plan, form: ServedForm, sizes: Buckets):
+        super().__init__(form.blocks(plan), sizes, plan.shape.vocab_size, self._answer)
+        self._graphs = {(graph.rows, graph.new): number for number, graph in enumerate(form.graphs)}
         source = DrawnWeights(plan.shape)
         values = {}
         for program in programs:
@@ -221,22 +218,14 @@ class VirtualEngine:
         self.replicas_apart = 0.0
         self.ran = lambda: None
 
-    def prefill(self, *, slot: int, start: int, tokens: Sequence[int]) -> np.ndarray:
-        """Logits [vocab_size] behind the last of `tokens`."""
-        fed = prefill_inputs(self._blocks, slot=slot, start=start, tokens=tokens, chunk=self._chunk)
-        return self._run(PREFILL, fed)[0]
-
-    def decode(self, batch: Sequence[Row]) -> np.ndarray:
-        """Logits [requests, vocab_size]."""
-        return self._run(DECODE, decode_inputs(self._blocks, batch, self._blocks.slots))[: len(batch)]
-
-    def _run(self, graph: int, fed: Sequence[np.ndarray]) -> np.ndarray:
+    def _answer(self, fed: Arrays) -> np.ndarray:
+        graph = self._graphs[fed[0].shape]
         given = self._cluster.run(graph, dict.fromkeys(self._cluster.programs, fed))
         first, *others = (np.asarray(value) for value in given.values())
         for other in others:
             self.replicas_apart = max(self.replicas_apart, float(np.abs(other - first).max()))
         self.ran()
-        return first[:, : self._vocab]
+        return first
 
 
 def _whole_shapes(program: RankProgram) -> dict[str, tuple[int, ...]]:

@@ -50,7 +50,12 @@ SEARCH = MODEL + "parallel: {mode: auto_parallel, data_parallel: 8}\n" + TRAIN +
 SERVED = (
     MODEL + "parallel: {mode: semi_auto_parallel, model_parallel: 2}\nserve: {weights: random, max_length: 256}\n" + NPU
 )
-BASES = (HYBRID, TENSOR, REPLICAS, PIPELINE, CONTEXT, EXPERTS, ONE, WORKERS, SEARCH, SERVED)
+SERVED_EXPERTS = (
+    MODEL + "  num_experts: 8\n  experts_per_token: 2\n  expert_ffn_size: 32\n"
+    "parallel: {mode: semi_auto_parallel, model_parallel: 2, expert_parallel: 2}\n"
+    "serve: {weights: random, max_length: 256}\n" + NPU
+)
+BASES = (HYBRID, TENSOR, REPLICAS, PIPELINE, CONTEXT, EXPERTS, ONE, WORKERS, SEARCH, SERVED, SERVED_EXPERTS)
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,13 @@ CASES = [
         SERVED,
         "parallel.model_parallel=1 parallel.pipeline_stages=2",
         "pipeline_stages 2",
+    ),
+    Case("served_experts_over_model_parallel", SERVED_EXPERTS, "parallel.expert_parallel=1", "the 2 devices of"),
+    Case(
+        "served_experts_over_model_parallel",
+        SERVED_EXPERTS,
+        "model.num_experts=9 parallel.expert_parallel=1",
+        "expert_parallel 1",
     ),
     Case("warmup_shorter_than_run", ONE, "optimizer.warmup_steps=100", "100 steps, but the run has 100"),
     Case(

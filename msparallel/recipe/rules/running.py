@@ -51,6 +51,25 @@ def serving_is_tensor_parallel(recipe: Recipe) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+def served_experts_over_model_parallel(recipe: Recipe) -> Iterator[Finding]:
+    """In a recipe that only serves a mixture of experts, expert_parallel equals model_parallel."""
+    grid, experts = derive.mesh(recipe), recipe.parallel.expert_parallel
+    if grid is None or recipe.serve is None or recipe.train is not None or not derive.number(recipe, "num_experts"):
+        return
+    if experts == grid.tp:
+        return
+    yield Finding(
+        key="parallel.expert_parallel",
+        message=f"A served token is a sequence of its own, whose place at an expert the {grid.tp} devices of "
+        f"model_parallel cannot share; expert_parallel {experts} would ask them to. Each has its own experts where "
+        "both degrees are the same.",
+        tries=[
+            {"parallel.expert_parallel": grid.tp},
+            {"parallel.model_parallel": 1, "parallel.expert_parallel": 1, "parallel.mode": "stand_alone"},
+        ],
+    )
+
+
 def warmup_shorter_than_run(recipe: Recipe) -> Iterator[Finding]:
     """warmup_steps is less than steps."""
     train, warmup = recipe.train, recipe.optimizer.warmup_steps
@@ -113,6 +132,7 @@ def long_timeout_not_below_hang_timeout(recipe: Recipe) -> Iterator[Finding]:
 RULES = (
     trains_or_serves,
     serving_is_tensor_parallel,
+    served_experts_over_model_parallel,
     warmup_shorter_than_run,
     minimum_rate_below_peak,
     intervals_within_run,
