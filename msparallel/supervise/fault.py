@@ -100,7 +100,7 @@ ROWS: dict[str, Row] = {
     ),
     "hang": Row(
         action="retry",
-        cause=3,
+        cause=7,
         title="the run stood still",
         remedy="Look at the named rank: `npu-smi info` of its device, its plog, its stack with py-spy.",
     ),

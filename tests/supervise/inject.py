@@ -21,7 +21,7 @@ from msparallel.launch.status import Beat
 
 STEPS = 150
 WAIT_S = 240.0
-QUICK = ("supervise.restart_delay_s=0.2", "supervise.hang_timeout_s=4.0")
+QUICK = ("supervise.restart_delay_s=0.2", "supervise.hang_timeout_s=8.0")
 
 
 def recipe(folder: Path, steps: int, **changes: Any) -> Path:

@@ -158,5 +158,7 @@ def test_the_cause_goes_before_its_effects():
     assert first_cause([failed, lost]) is lost
     assert first_cause([failed, lost, killed]) is killed
     assert first_cause([fault("hang"), lost]) is lost, "a link that breaks shows as a hang first"
+    ended = fault("agent_lost")
+    assert first_cause([ended, fault("hang")]) is ended, "nothing moves on a node whose agent has ended"
     other = fault("worker_failed", host="c")
     assert first_cause([failed, other]) is failed
