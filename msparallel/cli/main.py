@@ -16,12 +16,12 @@ import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import click
 
 from msparallel import __version__
-from msparallel.errors import RecipeError, UserError, printable
+from msparallel.errors import RecipeError, UserError, printable, short
 
 VERBS = {
     "ls": "The recipes that come with msparallel, or model presets.",
@@ -108,37 +108,60 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     code = _run(arguments)
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        code = _closed_pipe()
     except OSError as error:
-        click.echo(f"The output could not be written: {error.strerror}.", err=True)
-        code = _closed_pipe()
+        code = _unwritable(error)
+    try:
+        sys.stderr.flush()
+    except OSError as error:
+        code = _unwritable(error)
     sys.exit(code)
 
 
 def _run(arguments: Sequence[str]) -> int:
+    """The exit code. What goes wrong while something is told (a reader that has left, a full disk) is no traceback
+    either."""
+    as_json = "--json" in arguments
     try:
-        result = commands.main(args=list(arguments), prog_name="msparallel", standalone_mode=False)
-        return result if isinstance(result, int) else 0
-    except UserError as error:
-        _tell(error, as_json="--json" in arguments)
-        return error.exit_code
-    except click.exceptions.Exit as error:
-        return error.exit_code
-    except click.ClickException as error:
-        error.message = printable(error.message)
-        error.show()
-        return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
-        return 130
-    except BrokenPipeError:
-        return _closed_pipe()
+        try:
+            result = commands.main(args=list(arguments), prog_name="msparallel", standalone_mode=False)
+            return result if isinstance(result, int) else 0
+        except UserError as error:
+            _tell(error, as_json)
+            return error.exit_code
+        except click.exceptions.Exit as error:
+            return error.exit_code
+        except click.ClickException as error:
+            error.message = printable(error.message)
+            if as_json:
+                click.echo(json.dumps({"error": error.format_message()}, indent=2))
+            else:
+                error.show()
+            return error.exit_code
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("Interrupted.", err=True)
+            return 130
+        except OSError as error:
+            if (wrong := _input_error(error)) is None:
+                raise
+            _tell(wrong, as_json)
+            return wrong.exit_code
+    except BrokenPipeError as error:
+        return _unwritable(error)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        click.echo(f"The output could not be written: {error.strerror}.", err=True)
-        return _closed_pipe()
+        return _unwritable(error)
+
+
+def _input_error(error: OSError) -> UserError | None:
+    """What only the caller can have caused: a name that no file can have, a present folder that was deleted."""
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return UserError(f"{short(error.filename)}: {error.strerror}.")
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return UserError("The folder that this command was started in is not there any more. cd to another one.")
+    return None
 
 
 def _tell(error: UserError, as_json: bool) -> None:
@@ -150,7 +173,21 @@ def _tell(error: UserError, as_json: bool) -> None:
         click.echo(json.dumps({"error": str(error)}, indent=2))
 
 
-def _closed_pipe() -> int:
-    """The reader of our output is gone: leave without a word, also when the interpreter flushes at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _unwritable(error: OSError) -> int:
+    """Output has no place to go: say so where that is news and possible, and leave nothing for the interpreter's own
+    flush to fail on."""
+    if not isinstance(error, BrokenPipeError):  # a reader that has left knows
+        try:
+            click.echo(f"The output could not be written: {error.strerror}.", err=True)
+        except OSError:  # nor can this
+            _to_nowhere(sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            _to_nowhere(stream)
     return 1
+
+
+def _to_nowhere(stream: TextIO) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -422,3 +422,111 @@ def test_no_number_of_any_verb_takes_nan_or_infinity():
                     with pytest.raises(click.BadParameter):
                         option.type.convert(text, option, None)
     assert seen > 5
+
+
+FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+TOLD = [
+    ("schema",),
+    ("ls", "--json"),
+    ("ls", "--nope"),
+    ("ls", "--nope", "--json"),
+    ("validate", "nosuchrecipe"),
+    ("validate", "nosuchrecipe", "--json"),
+    ("ranktable", "check", "nosuchtable", "--json"),
+]
+
+
+@pytest.mark.parametrize("words", TOLD, ids=" ".join)
+@pytest.mark.parametrize(
+    "streams",
+    [
+        "| true",
+        "2>&1 | true",
+        "2> >(true)",
+        ">&-",
+        "2>&-",
+        "<&- >&- 2>&-",
+        pytest.param(">/dev/full", marks=FULL),
+        pytest.param("2>/dev/full", marks=FULL),
+        pytest.param(">/dev/full 2>&1", marks=FULL),
+    ],
+)
+def test_a_stream_that_takes_nothing_is_no_traceback(words: tuple[str, ...], streams: str) -> None:
+    command = f"{shlex.join([sys.executable, '-m', 'msparallel', *words])} {streams}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60
+    )
+    assert "Traceback" not in done.stderr + done.stdout and "Exception ignored" not in done.stderr
+    assert done.returncode in (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ls", "--nope"),
+        ("nosuchverb",),
+        ("validate",),
+        ("plan", "quickstart", "--top", "x"),
+        ("bench-serve", "http://127.0.0.1:1", "--seed", "x"),
+        ("launch", "quickstart", "--print", "--check"),
+        ("doctor", "--save", "x", "--until", "links"),
+        ("queue-simulate",),
+        ("ranktable", "make"),
+        ("kubernetes", "--kind", "x"),
+        ("queue-simulate", "--synthetic", "1", "--queue", "\x1b[31m"),
+    ],
+    ids=" ".join,
+)
+def test_bad_usage_with_json_is_one_document(words: tuple[str, ...]) -> None:
+    done = run(*words, "--json")
+    assert (done.returncode, done.stderr) == (2, "")
+    assert list(json.loads(done.stdout)) == ["error"]
+
+
+READ = [
+    ("diagnose",),
+    ("profile",),
+    ("doctor", "--from"),
+    ("monitor", "--once"),
+    ("monitor", "--once", "--from"),
+    ("ranktable", "check"),
+    ("kubernetes", "--check"),
+    ("queue-simulate",),
+    ("convert", "--to", "hugging-face", "-o", "there"),
+    ("validate",),
+]
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "/" + "b/" * 3000, "loop", "loop/x"], ids=["name", "path", "loop", "in"])
+@pytest.mark.parametrize("words", READ, ids=" ".join)
+def test_a_name_that_no_file_can_have_is_bad_input(words: tuple[str, ...], name: str, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    done = run(*words, name, "--json" if words[0] != "validate" else "train.steps=1", cwd=tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert len(done.stderr) < 5000
+    if words[0] != "validate":
+        assert json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("doctor", "--until", "environment"),
+        ("doctor", "--save", "x"),
+        ("launch", "gpt_tiny_dp2_cpu", "--print"),
+        ("supervise", "gpt_tiny_dp2_cpu"),
+        ("profile", "."),
+        ("ranktable", "check", "x"),
+        ("kubernetes", "qwen3_8b_serve_tp1", "--pvc", "x", "-o", "x.yaml"),
+        ("convert", ".", "--to", "hugging-face", "-o", "x"),
+    ],
+    ids=" ".join,
+)
+def test_a_folder_that_was_deleted_under_the_command(words: tuple[str, ...], tmp_path: Path) -> None:
+    line = shlex.join([sys.executable, "-m", "msparallel", *words, "--json"])
+    done = subprocess.run(
+        ["bash", "-c", f"mkdir gone && cd gone && rmdir ../gone && exec {line}"],
+        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert json.loads(done.stdout)
