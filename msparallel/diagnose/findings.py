@@ -22,15 +22,16 @@ from itertools import pairwise
 from os.path import commonprefix
 from typing import Any
 
+from msparallel import finding as contract
 from msparallel.diagnose.explain import Seen, explanations
 from msparallel.diagnose.rule import Rule
-from msparallel.diagnose.scan import MOST_EVIDENCE, SAME_MOMENT_S, SYSLOG_YEAR, Evidence, Hit, Scan
+from msparallel.diagnose.scan import MOST_EVIDENCE, SAME_MOMENT_S, SYSLOG_YEAR, Hit, Scan
 from msparallel.diagnose.times import as_year
+from msparallel.finding import SEVERITIES, Evidence, Severity
 
 SILENT_BEFORE_S = 5.0
 FAR_APART_S = 6 * 3600.0
 """More than HCCL_EXEC_TIMEOUT can be on the chips that bound it (17340 s)."""
-_SEVERITIES = ("error", "warning", "info")
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Finding:
     """
 
     rule: Rule
-    severity: str
+    severity: Severity
     root_cause: str
     rank: int | None
     ranks: tuple[int, ...]
@@ -56,9 +57,9 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """The fields of `diagnose --json`."""
-        lines = [{"file": line.file, "line": line.line, "text": line.text} for line in self.evidence]
-        return {"rule": self.rule.id, "severity": self.severity, "root_cause": self.root_cause, "rank": self.rank,
-                "evidence": lines, "remedy": self.rule.remedy, "ranks": list(self.ranks), "time": clock(self.time_s),
+        shared = contract.Finding(rule=self.rule.id, severity=self.severity, root_cause=self.root_cause,
+                                  remedy=self.rule.remedy, rank=self.rank, evidence=self.evidence)  # fmt: skip
+        return {**shared.to_json(), "ranks": list(self.ranks), "time": clock(self.time_s),
                 "consequence_of": self.explained_by, "doc": self.rule.doc}  # fmt: skip
 
 
@@ -93,7 +94,7 @@ def findings(scans: list[Scan], rules: tuple[Rule, ...]) -> list[Finding]:
     apart = _far_apart(by_id.get("errors_far_apart"), seen)
     found += [apart] if apart is not None else []
     place = {rule.id: number for number, rule in enumerate(rules)}
-    return sorted(found, key=lambda one: (one.explained_by is not None, _SEVERITIES.index(one.severity),
+    return sorted(found, key=lambda one: (one.explained_by is not None, SEVERITIES.index(one.severity),
                                           float("inf") if one.time_s is None else one.time_s,
                                           place[one.rule.id]))  # fmt: skip
 

@@ -6,12 +6,14 @@ In: literals. Out: a `Prefilter` whose `places` are where candidates stand in a 
   alternative begins with, so each literal is looked for from a character on that logs seldom have; a small set of such
   characters is chosen for all literals together, and alternatives that begin alike share their beginning. What a
   literal has before that character is looked back at.
-- A literal of digits alone (507011) has no such character. `bytes.find` looks for its first digits.
+- A literal without such a character (507011, "error: ") would stop the engine several times a line. `bytes.find` looks
+  for it, or for the first digits of several numbers that begin alike.
 
-Nothing is decided here: a candidate line is compared with the whole literals afterwards.
+A literal that begins with a line's end ("\\nE1") is looked for at the beginning of lines. Nothing is decided here: a
+candidate line is compared with the whole literals afterwards.
 
->>> list(Prefilter(["Heartbeat Lost", "507011"]).places(b"ret: 507011\\nHeartbeat Lost\\n"))
-[5, 12]
+>>> list(Prefilter(["Heartbeat Lost", "507011", "\\nE1"]).places(b"E1 ret: 507011\\nHeartbeat Lost\\nE1E1\\n"))
+[0, 25, 30]
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ global_norm: [0.734], train_throughput_per_npu: 171.442T }
 """Lines of a job in which nothing is wrong; how often they have a character decides where a literal is looked for."""
 _DIGITS_BYTES = 4
 """Literals of digits that begin with the same so many are looked for together."""
+_DEAR = 12
+"""Occurrences in `_ORDINARY` from which on a character is too common: `bytes.find` of a word costs less."""
 
 
 class Prefilter:
@@ -41,10 +45,12 @@ class Prefilter:
 
     def __init__(self, literals: Iterable[str]):
         words = sorted(set(literals))
-        digits = [word for word in words if word.isdecimal()]
-        alike = groupby(digits, key=lambda word: word[:_DIGITS_BYTES])
-        self._heads = [commonprefix(list(group)).encode() for _, group in alike]
-        self._pattern = _pattern([word for word in words if not word.isdecimal()])
+        alike = groupby([word for word in words if word.isdecimal()], key=lambda word: word[:_DIGITS_BYTES])
+        others = [word for word in words if not word.isdecimal()]
+        plain = {word for word in others if word[0] != "\n" and all(_COUNTS[one] >= _DEAR for one in word)}
+        heads = [commonprefix(list(group)) for _, group in alike] + sorted(plain)
+        self._heads = [head.encode("utf-8") for head in heads]
+        self._pattern = _pattern([word for word in others if word not in plain])
 
     def places(self, block: bytes) -> Iterator[int]:
         """One place in each candidate line, in order, without a line twice."""
@@ -75,7 +81,8 @@ def _pattern(words: list[str]) -> re.Pattern[bytes] | None:
         return None
     starts, tree = _starts(words), {}
     for word in words:
-        at = min((place for place in range(len(word)) if word[place] in starts), key=lambda at: _weight(word[at]))
+        places = (place for place in range(len(word)) if word[place] in starts and word[place] != "\n")
+        at = min(places, key=lambda at: _weight(word[at]))
         branch = tree
         for character in word[at:]:
             branch = branch.setdefault(character, {})
@@ -86,12 +93,16 @@ def _pattern(words: list[str]) -> re.Pattern[bytes] | None:
 def _starts(words: list[str]) -> set[str]:
     """Characters, seldom in logs, of which every word has one: greedily, the most words for the least weight."""
     starts: set[str] = set()
-    left = {word: set(word) for word in words}
+    wanted = {word: set(word) - {"\n"} for word in words}
+    left = wanted
     while left:
         covers = Counter(character for characters in left.values() for character in characters)
         best = max(sorted(covers), key=lambda character: covers[character] / _weight(character))
         starts.add(best)
         left = {word: characters for word, characters in left.items() if best not in characters}
+    for start in sorted(starts, key=_weight, reverse=True):  # one taken early may not be needed any more
+        if all(characters & starts - {start} for characters in wanted.values()):
+            starts.remove(start)
     return starts
 
 
@@ -107,6 +118,11 @@ def _alternatives(tree: dict) -> str:
     words = sorted(tree.get("", ()))
     if "" in words:
         return ""
-    branches = [f"(?<={re.escape(word)})" for word in words]
+    branches = [_behind(word) for word in words]
     branches += [re.escape(head) + _alternatives(branch) for head, branch in sorted(tree.items()) if head]
     return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+
+
+def _behind(word: str) -> str:
+    """What must stand before the place, so that the whole word does."""
+    return f"(?m:(?<=^{re.escape(word[1:])}))" if word[0] == "\n" else f"(?<={re.escape(word)})"

@@ -18,6 +18,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from msparallel.finding import Severity
+
 Kind = Literal["worker", "scheduler", "plog", "dmesg", "npu_smi", "log"]
 """`log` is text that neither its name nor its head tells apart; all patterns are tried on it."""
 PatternKind = Literal["any_log", "worker", "scheduler", "plog", "dmesg", "npu_smi"]
@@ -98,7 +100,7 @@ class Rule(_Strict):
     """
 
     id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    severity: Literal["info", "warning", "error"]
+    severity: Severity
     root_cause: str
     root_cause_zh: str
     detail: str | None = None

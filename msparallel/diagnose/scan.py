@@ -18,6 +18,7 @@ from msparallel.diagnose.rule import Kind, Pattern, Rule
 from msparallel.diagnose.secrets import without_secrets
 from msparallel.diagnose.times import last_stamp, stamps
 from msparallel.errors import printable, short
+from msparallel.finding import Evidence
 
 MOST_EVIDENCE = 3
 """Lines kept for a rule in a file."""
@@ -52,15 +53,6 @@ _NAME_PID = re.compile(r"^(?:plog|device)-(\d{1,9})_")
 SAME_MOMENT_S = 60.0
 SAME_MOMENT_LINES = 400
 """What stands so close belongs together: by the stamps, or by lines where there is no stamp."""
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """A line of a file, without secrets and control characters, at most `LONGEST_TEXT` long."""
-
-    file: str
-    line: int
-    text: str
 
 
 @dataclass

@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from msparallel.doctor.device_rules import device_table
-from msparallel.doctor.finding import Evidence, Finding, Severity
+from msparallel.doctor.finding import Evidence, Finding, stated
 from msparallel.doctor.link_rules import Linked, check_links, evidence_of
 from msparallel.doctor.network_rules import clock_state
 from msparallel.doctor.recording import Recording, Value
 from msparallel.errors import UserError, short
+from msparallel.finding import Severity
 
 MOST_APART_S = 1.0
 _SAME_VERSION: dict[str, Severity] = {
@@ -74,7 +75,7 @@ def _versions(hosts: Sequence[Recording]) -> Iterator[Finding]:
         for host, values in told.items():
             if values:
                 found = values.get(name)
-                by_host[host] = (found.text, _of(name, found)) if found else ("not installed", None)
+                by_host[host] = (found.text, stated(name, found)) if found else ("not installed", None)
         if len(by_host) > 1:
             yield from _differ("versions_differ", severity, f"{name} is not the same on all hosts",
                                "Ranks of different versions do not understand each other (EI0008), or compute "
@@ -84,15 +85,11 @@ def _versions(hosts: Sequence[Recording]) -> Iterator[Finding]:
                                by_host)  # fmt: skip
 
 
-def _of(name: str, value: Value) -> Evidence:
-    return Evidence(value.place.file, value.place.line, f"{name}={value.text}")
-
-
 def _variables(hosts: Sequence[Recording]) -> Iterator[Finding]:
     told = {host.host: _values(host, "env.txt") for host in hosts if host.get("env.txt") is not None}
     for name, severity in _SAME_VARIABLE.items():
         if len(told) > 1 and any(name in values for values in told.values()):
-            by_host = {host: (values[name].text, _of(name, values[name])) if name in values else ("not set", None)
+            by_host = {host: (values[name].text, stated(name, values[name])) if name in values else ("not set", None)
                        for host, values in told.items()}  # fmt: skip
             yield from _differ("env_differs", severity, f"{name} is not the same on all hosts",
                                "Ranks that are told different things wait for each other until they time out.",
@@ -111,20 +108,20 @@ def _same_name(hosts: Sequence[Recording]) -> Iterator[Finding]:
                      "name, so their workers get the same devices (MindSpore FAQ).")  # fmt: skip
             yield Finding(rule="host_name_twice", severity="error", host=same[1][0], root_cause=cause,
                           remedy="hostnamectl set-hostname with a name of its own for each.",
-                          evidence=tuple(_of("name", value) for _, value in same[:4]))  # fmt: skip
+                          evidence=tuple(stated("name", value) for _, value in same[:4]))  # fmt: skip
 
 
 def _clocks(hosts: Sequence[Recording]) -> Iterator[Finding]:
     zones = {host.host: _values(host, "hostname.txt").get("time_zone") for host in hosts}
-    told = {host: (value.text, _of("time_zone", value)) for host, value in zones.items() if value}
+    told = {host: (value.text, stated("time_zone", value)) for host, value in zones.items() if value}
     if len(told) > 1:
         yield from _differ("time_zones_differ", "warning", "The time zone is not the same on all hosts",
                            "Logs write local time, so those of several hosts cannot be put in order.",
                            "timedatectl set-timezone ZONE", dict(told))  # fmt: skip
     states = {host.host: clock_state(host) for host in hosts if host.get("clock.txt") is not None}
     known = {host: state for host, state in states.items() if state[0] is not None}
-    by_host = {host: ("synchronised" if ok else "not synchronised", Evidence(lines[0][0].file, lines[0][0].line,
-               lines[0][1]) if lines else None) for host, (ok, _, lines) in known.items()}  # fmt: skip
+    by_host = {host: ("synchronised" if ok else "not synchronised", lines[0] if lines else None)
+               for host, (ok, _, lines) in known.items()}  # fmt: skip
     if len(by_host) > 1:
         yield from _differ("clocks_differ", "warning", "Clocks are not synchronised in the same way",
                            "Clocks that drift apart make it impossible to say which rank failed first.",
@@ -134,11 +131,10 @@ def _clocks(hosts: Sequence[Recording]) -> Iterator[Finding]:
         low, high = min(offsets, key=lambda h: offsets[h] or 0), max(offsets, key=lambda h: offsets[h] or 0)
         apart_s = (offsets[high] or 0) - (offsets[low] or 0)
         if apart_s > MOST_APART_S:
-            lines = [states[host][2][-1] for host in (low, high)]
             cause = f"The clocks of {low} and {high} are {apart_s:.3g} s apart: their logs cannot be put in order."
             yield Finding(rule="clocks_differ", severity="warning", host=high, root_cause=cause,
                           remedy="chronyc makestep on both, and the same server for both.",
-                          evidence=tuple(Evidence(place.file, place.line, text) for place, text in lines))  # fmt: skip
+                          evidence=tuple(states[host][2][-1] for host in (low, high)))  # fmt: skip
 
 
 def compare_devices(hosts: Sequence[Recording]) -> list[Finding]:

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from msparallel.devices.npu_smi import Device, DeviceTable, parse_info
 from msparallel.devices.npu_smi_details import Details, parse_details
 from msparallel.devices.tool_text import DeviceUnavailable, Place
-from msparallel.doctor.finding import Evidence, Finding, Severity, unreadable
+from msparallel.doctor.finding import Evidence, Finding, report, stated, unreadable
 from msparallel.doctor.recording import Record, Recording
 from msparallel.errors import UserError
+from msparallel.finding import Severity
 
 WARM_C, HOT_C = 75.0, 90.0
 """At which a device is called warm, and hot. A device that idles is at 35 to 50 in every output that was seen."""
@@ -75,10 +76,6 @@ def check_devices(told: Recording) -> Checked:
     return Checked(table, tuple(found))
 
 
-def _found(rule: str, severity: Severity, told: Recording, cause: str, remedy: str, *lines: Evidence) -> Finding:
-    return Finding(rule=rule, severity=severity, host=told.host, root_cause=cause, remedy=remedy, evidence=tuple(lines))
-
-
 @dataclass(frozen=True)
 class _Paths:
     present: dict[str, Evidence]
@@ -113,12 +110,12 @@ def _without_table(told: Recording, files: _Paths, nodes: list[str]) -> Checked:
         where = "The driver's package puts it into /usr/local/sbin; put that on PATH."
         if files.container:
             where = "Start the container with -v /usr/local/bin/npu-smi and -v /usr/local/dcmi."
-        finding = _found("npu_smi_missing", "error", told,
+        finding = report("npu_smi_missing", "error", told,
                          f"There are {len(nodes)} device files ({nodes[0]} ...) and no npu-smi, so health and "
                          "versions cannot be seen.", where, files.present[nodes[0]])  # fmt: skip
         return Checked(None, (*_mounts(told, files), finding))
     if files.pci:
-        finding = _found("driver_not_loaded", "error", told,
+        finding = report("driver_not_loaded", "error", told,
                          f"{len(files.pci)} NPUs are on the PCIe bus and there is no /dev/davinci*: the driver is not "
                          "loaded" + (", or the container was started without devices." if files.container else "."),
                          "Start the container with --device=/dev/davinciN (or ASCEND_VISIBLE_DEVICES with Ascend "
@@ -156,7 +153,7 @@ def _refused(
     said = str(refused).splitlines()[-1].strip()
     otherwise = "npu_smi_refuses", said.rstrip("."), "Run `npu-smi info` as root on the host, and see dmesg."
     rule, cause, remedy = _REFUSALS.get(refused.code or 0, otherwise)
-    finding = _found(rule, "error", told, f"{cause[0].upper()}{cause[1:]}.", remedy, Evidence(record.shown, line, text))
+    finding = report(rule, "error", told, f"{cause[0].upper()}{cause[1:]}.", remedy, Evidence(record.shown, line, text))
     return Checked(None, (*_mounts(told, files), finding))
 
 
@@ -164,7 +161,7 @@ def _mounts(told: Recording, files: _Paths) -> Iterator[Finding]:
     for path, severity in NEEDED:
         if path in files.missing and files.present:
             how = f"--device={path}" if path.startswith("/dev") else f"-v {path}:{path}:ro"
-            yield _found("device_file_missing", "error" if severity == "error" else "warning", told,
+            yield report("device_file_missing", "error" if severity == "error" else "warning", told,
                          f"{path} is not there; programs that use a device need it.",
                          f"Start the container with {how}." if files.container else "Install the driver again.",
                          files.missing[path])  # fmt: skip
@@ -181,7 +178,7 @@ def _health(told: Recording, table: DeviceTable, record: Record) -> Iterator[Fin
         codes = [code for device in devices for code in _codes(told, device.npu_id)]
         named = f" Fault codes: {', '.join(sorted(set(codes)))}." if codes else ""
         severity: Severity = "warning" if health.lower() == "warning" else "error"
-        yield _found("device_health", severity, told,
+        yield report("device_health", severity, told,
                      f"{_list([device.label for device in devices])}: npu-smi says {health}.{named}",
                      "`npu-smi info -t health -i ID` names the fault; look it up in the chip's fault list. For a "
                      "temperature check fan and air duct, for memory `npu-smi info -t ecc -i ID`. Keep the device out "
@@ -205,7 +202,7 @@ def _temperature(told: Recording, table: DeviceTable, record: Record) -> Iterato
         devices = [d for d in table.devices if d.temperature_c is not None and low <= d.temperature_c < high]
         if devices:
             hottest = max(d.temperature_c or 0 for d in devices)
-            yield _found(rule, "error" if severity == "error" else "warning", told,
+            yield report(rule, "error" if severity == "error" else "warning", told,
                          f"{_list([d.label for d in devices])}: {hottest:.0f} C before a job has started; a device "
                          "that gets hot lowers its clock, and all ranks wait for it.",
                          "Check fan and air duct of the server, dust, and the room's temperature.",
@@ -234,7 +231,7 @@ def _health_file(told: Recording, number: int, details: Details) -> Iterator[Fin
             d.npu_id == number and not d.healthy for d in table.devices)):  # fmt: skip
         return
     severity: Severity = "warning" if status.lower() == "warning" else "error"
-    yield _found("device_health", severity, told,
+    yield report("device_health", severity, told,
                  f"NPU {number}: npu-smi says {status}, error code {details.text('Error Code') or 'none'}.",
                  "Look the code up in the chip's fault list; keep the device out of the job until it says OK.",
                  *_place(details.find("Health Status"), "Health Status"))  # fmt: skip
@@ -253,7 +250,7 @@ def _ecc(told: Recording, number: int, details: Details) -> Iterator[Finding]:
                 count = details.count(name, chip.chip_id) if name in chip.values else None
                 if count:
                     where = f"NPU {number}" + (f" chip {chip.chip_id}" if chip.chip_id else "")
-                    yield _found(rule, severity, told, f"{where}: {count:,} {kind} {meaning}.",
+                    yield report(rule, severity, told, f"{where}: {count:,} {kind} {meaning}.",
                                  "Reset the device (`npu-smi set -t reset -i ID -c CHIP`) and look again; have the "
                                  "card replaced if the count grows." if rule != "ecc_single" else
                                  "Nothing, unless the count grows by the day.",
@@ -262,7 +259,7 @@ def _ecc(told: Recording, number: int, details: Details) -> Iterator[Finding]:
 
 def _board(told: Recording, number: int, details: Details) -> Iterator[Finding]:
     if (details.text("Compatibility") or "").upper() == "NOK":
-        yield _found("driver_firmware", "error", told,
+        yield report("driver_firmware", "error", told,
                      f"NPU {number}: driver {details.text('Software Version')} and firmware "
                      f"{details.text('Firmware Version')} do not go together (Compatibility NOK).",
                      "Install driver and firmware of one release, then restart the host.",
@@ -278,12 +275,11 @@ def _visible(told: Recording, table: DeviceTable) -> Iterator[Finding]:
         return
     beyond = [number for number in map(int, value.text.split(",")) if number >= len(table.devices)]
     if beyond:
-        yield _found("visible_devices", "error", told,
+        yield report("visible_devices", "error", told,
                      f"ASCEND_RT_VISIBLE_DEVICES={value.text} names device {beyond[0]}; there are "
                      f"{len(table.devices)}, 0 to {len(table.devices) - 1}. From there on no device is seen.",
                      f"export ASCEND_RT_VISIBLE_DEVICES={','.join(map(str, range(len(table.devices))))}",
-                     Evidence(value.place.file, value.place.line,
-                              f"ASCEND_RT_VISIBLE_DEVICES={value.text}"))  # fmt: skip
+                     stated("ASCEND_RT_VISIBLE_DEVICES", value))  # fmt: skip
 
 
 def _processes(told: Recording, table: DeviceTable, record: Record) -> Iterator[Finding]:
@@ -292,7 +288,7 @@ def _processes(told: Recording, table: DeviceTable, record: Record) -> Iterator[
         lines = record.text.split("\n")
         evidence = [Evidence(record.shown, p.line, lines[p.line - 1].strip()) for p in table.processes]
         pids = _list([str(pid) for pid in sorted({p.pid for p in table.processes})], 8)
-        yield _found("device_occupied", "warning", told,
+        yield report("device_occupied", "warning", told,
                      f"{len(table.processes)} processes hold memory of NPU {_list([str(n) for n in npus])}: {pids}. A "
                      "job that shares a device with another one runs out of memory, or finds port 16666 taken "
                      "(EJ0003).",
@@ -306,7 +302,7 @@ def _held(told: Recording, table: DeviceTable, record: Record) -> Iterator[Findi
             and (d.memory_used_mib or 0) > HELD_SHARE * d.memory_total_mib]  # fmt: skip
     if held:
         worst = max(held, key=lambda d: d.memory_used_mib or 0)
-        yield _found("device_memory_held", "warning", told,
+        yield report("device_memory_held", "warning", told,
                      f"{_list([d.label for d in held])}: {worst.memory_used_mib:,} of {worst.memory_total_mib:,} MiB "
                      "are in use and npu-smi names no process: one in another container, which it does not see from "
                      "here, or one that ended without giving its memory back.",
@@ -318,7 +314,7 @@ def _held(told: Recording, table: DeviceTable, record: Record) -> Iterator[Findi
 def _ids(told: Recording, table: DeviceTable, record: Record) -> Iterator[Finding]:
     ids = sorted({device.npu_id for device in table.devices})
     if ids != list(range(len(ids))):
-        yield _found("npu_ids", "info", told,
+        yield report("npu_ids", "info", told,
                      f"npu-smi's ids are {_list([str(i) for i in ids], 8)}; MindSpore and ASCEND_RT_VISIBLE_DEVICES "
                      f"count devices from 0 to {len(table.devices) - 1}.",
                      "`npu-smi info -m` says which is which (column Chip Logic ID).",

@@ -15,9 +15,10 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from msparallel.doctor.env_values import elsewhere, pairs, variables, wrong_value
-from msparallel.doctor.finding import Evidence, Finding, Severity
+from msparallel.doctor.finding import Finding, stated
 from msparallel.doctor.recording import Value
 from msparallel.errors import short
+from msparallel.finding import Severity
 
 Variables = dict[str, Value]
 NOT_RECORDED = "(not recorded)"
@@ -39,8 +40,8 @@ def check_variables(told: Variables, host: str, chip: str | None = None, *, live
 
 
 def _found(rule: str, severity: Severity, host: str, cause: str, remedy: str, *values: tuple[str, Value]) -> Finding:
-    evidence = tuple(Evidence(v.place.file, v.place.line, f"{name}={v.text}") for name, v in values)
-    return Finding(rule=rule, severity=severity, host=host, root_cause=cause, remedy=remedy, evidence=evidence)
+    return Finding(rule=rule, severity=severity, host=host, root_cause=cause, remedy=remedy,
+                   evidence=tuple(stated(name, value) for name, value in values))  # fmt: skip
 
 
 def _each(told: Variables, host: str) -> Iterator[Finding]:

@@ -12,47 +12,36 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from msparallel import finding
 from msparallel.diagnose.secrets import without_secrets
+from msparallel.doctor.recording import Recording, Value
 from msparallel.errors import UserError, printable, short
+from msparallel.finding import SEVERITIES, Severity
 
-Severity = Literal["error", "warning", "info"]
-_SEVERITIES = ("error", "warning", "info")
 _PLACE = re.compile(r"(?P<file>.{1,400}?):(?P<line>\d{1,9})  (?P<text>[^\n]*)\n\s*(?P<said>.*)", re.DOTALL)
 MOST_EVIDENCE = 8
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """A line: of a recorded file, or of what this machine answered (`file` is then the command, or /proc/...)."""
-
-    file: str
-    line: int
-    text: str
+class Evidence(finding.Evidence):
+    """A line of a recorded file, or of what this machine answered."""
 
     def to_json(self) -> dict[str, Any]:
         """`{file, line, text}`, the text without secrets."""
-        return {"file": self.file, "line": self.line, "text": printable(without_secrets(short(self.text, 300)))}
+        return {**super().to_json(), "text": printable(without_secrets(short(self.text, 300)))}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One fault, or one thing to know.
+class Finding(finding.Finding):
+    """An error breaks its rung; warning and info do not. `rank` is None, since no job runs yet.
 
     Attributes:
-        severity: an error breaks its rung; warning and info do not.
         host: of a recording with several hosts, or this machine's name; None where it is about all.
-        rank: always None, since no job runs yet; there because `diagnose` has the same shape.
     """
 
-    rule: str
-    severity: Severity
-    root_cause: str
-    remedy: str
-    evidence: tuple[Evidence, ...] = ()
     host: str | None = None
-    rank: int | None = None
 
     @property
     def cause(self) -> str:
@@ -61,14 +50,23 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """The fields of `doctor --json`."""
-        return {"rule": self.rule, "severity": self.severity, "root_cause": self.cause, "rank": self.rank,
-                "host": self.host, "evidence": [line.to_json() for line in self.evidence[:MOST_EVIDENCE]],
-                "remedy": self.remedy}  # fmt: skip
+        told = super().to_json()
+        return {**told, "root_cause": self.cause, "evidence": told["evidence"][:MOST_EVIDENCE], "host": self.host}
+
+
+def report(rule: str, severity: Severity, told: Recording, cause: str, remedy: str, *lines: Evidence) -> Finding:
+    """A finding about one host."""
+    return Finding(rule=rule, severity=severity, host=told.host, root_cause=cause, remedy=remedy, evidence=lines)
+
+
+def stated(name: str, value: Value) -> Evidence:
+    """The line NAME=VALUE that a value is from."""
+    return Evidence(*value.place, f"{name}={value.text}")
 
 
 def ordered(found: Iterable[Finding]) -> list[Finding]:
     """By severity, otherwise as they were found: rules stand in the order in which a fault causes the next."""
-    return sorted(found, key=lambda one: _SEVERITIES.index(one.severity))
+    return sorted(found, key=lambda one: SEVERITIES.index(one.severity))
 
 
 def unreadable(error: UserError, host: str, *, name: str, remedy: str = "") -> Finding:

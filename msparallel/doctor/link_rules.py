@@ -21,7 +21,7 @@ from msparallel.cluster.hosts import parse_hccn
 from msparallel.devices import hccn
 from msparallel.devices.hccn import HccnRefusal
 from msparallel.devices.tool_text import DeviceUnavailable
-from msparallel.doctor.finding import Evidence, Finding, Severity, unreadable
+from msparallel.doctor.finding import Evidence, Finding, report, unreadable
 from msparallel.doctor.recording import HCCN_QUERIES, Record, Recording
 from msparallel.errors import RecipeError, UserError
 
@@ -85,7 +85,7 @@ def _read(told: Recording) -> tuple[dict[str, dict[int, Any]], dict[tuple[str, i
                 )  # fmt: skip
             except HccnRefusal as refused:
                 if refused.busy:
-                    found.append(_found("hccn_busy", "warning", told,
+                    found.append(report("hccn_busy", "warning", told,
                                         f"hccn_tool was busy when -{query} of device {device} was asked; it was not "
                                         "checked.", "Ask again when no other program calls hccn_tool.",
                                         Evidence(record.shown, refused.line or 1,
@@ -95,10 +95,6 @@ def _read(told: Recording) -> tuple[dict[str, dict[int, Any]], dict[tuple[str, i
             except UserError as error:
                 found.append(unreadable(error, told.host, name=record.name))
     return answers, records, found
-
-
-def _found(rule: str, severity: Severity, told: Recording, cause: str, remedy: str, *lines: Evidence) -> Finding:
-    return Finding(rule=rule, severity=severity, host=told.host, root_cause=cause, remedy=remedy, evidence=tuple(lines))
 
 
 def evidence_of(linked: Linked, query: str, device: int, pattern: str = "") -> Evidence:
@@ -117,7 +113,7 @@ def _ids(devices: list[int]) -> str:
 def _link(told: Recording, linked: Linked) -> Iterator[Finding]:
     down = [device for device, up in linked.answers["link"].items() if not up]
     if down:
-        yield _found("link_down", "error", told, f"The network card of {_ids(down)} has no link.",
+        yield report("link_down", "error", told, f"The network card of {_ids(down)} has no link.",
                      "Check cable and optical module at both ends, and the switch's port; `hccn_tool -i ID -optical "
                      "-g` tells the light's power. A job on this host alone can do without (HCCS).",
                      *[evidence_of(linked, "link", device, "status") for device in down])  # fmt: skip
@@ -126,7 +122,7 @@ def _link(told: Recording, linked: Linked) -> Iterator[Finding]:
 def _flapping(told: Recording, linked: Linked) -> Iterator[Finding]:
     for device, history in linked.answers["link_stat"].items():
         if history.downs >= FLAPPING:
-            yield _found("link_flaps", "warning", told,
+            yield report("link_flaps", "warning", told,
                          f"The link of device {device} went down {history.downs} times among its last "
                          f"{len(history.changes)} changes; each time RoCE sends again, and gives up after its retries "
                          "(error CQE).", "Change the optical module or the cable, at both ends; see the switch's log.",
@@ -140,7 +136,7 @@ def _tls(told: Recording, linked: Linked) -> Iterator[Finding]:
     if on and off:
         lines = [Evidence(record.shown, answer.line, record.text.split("\n")[answer.line - 1].strip())
                  for _, answer, record in (off[0], on[0])]  # fmt: skip
-        yield _found("tls_differs", "error", told,
+        yield report("tls_differs", "error", told,
                      f"TLS is on for {_ids([one[0] for one in on])} and off for {_ids([one[0] for one in off])}: a "
                      "device with TLS makes no link with one without, and link set-up times out (EI0006).",
                      "The same everywhere: for i in 0 1 2 3 4 5 6 7; do hccn_tool -i $i -tls -s enable 0; done",
@@ -149,7 +145,7 @@ def _tls(told: Recording, linked: Linked) -> Iterator[Finding]:
         if answer.enabled and (answer.expired or answer.expiring):
             state = "has expired" if answer.expired else "expires soon"
             at = next(i for i, line in enumerate(record.text.split("\n"), 1) if "expiration status" in line)
-            yield _found("tls_certificate", "error" if answer.expired else "warning", told,
+            yield report("tls_certificate", "error" if answer.expired else "warning", told,
                          f"TLS is on for device {device} and a certificate {state}.",
                          "Renew it (`hccn_tool -i ID -tls -s ...`), or turn TLS off on all devices.",
                          Evidence(record.shown, at, record.text.split("\n")[at - 1].strip()))  # fmt: skip
@@ -160,14 +156,14 @@ def _addresses(told: Recording, linked: Linked) -> Iterator[Finding]:
     with_one = [device for device, addresses in answers.items() if addresses]
     without = [device for device, addresses in answers.items() if not addresses]
     if with_one and without:
-        yield _found("device_address_missing", "error", told,
+        yield report("device_address_missing", "error", told,
                      f"{_ids(without).capitalize()} has no address, others have one; RoCE needs one for each.",
                      "hccn_tool -i ID -ip -s address ADDRESS netmask MASK; keep it in /etc/hccn.conf.",
                      *[evidence_of(linked, "ip", device) for device in without[:4]])  # fmt: skip
     counted = Counter(address for addresses in answers.values() for address in addresses)
     for address in sorted(address for address, count in counted.items() if count > 1):
         devices = [device for device, addresses in answers.items() if address in addresses]
-        yield _found("device_address_twice", "error", told,
+        yield report("device_address_twice", "error", told,
                      f"{_ids(devices).capitalize()} have the same address {address}.",
                      "Give each device an address of its own.",
                      *[evidence_of(linked, "ip", device, re.escape(address)) for device in devices])  # fmt: skip
@@ -185,7 +181,7 @@ def _conf(told: Recording, linked: Linked) -> Iterator[Finding]:
     for device, addresses in linked.answers["ip"].items():
         written = [table[device] for table in (kept.ipv4, kept.ipv6) if device in table]
         if addresses and not set(written) & set(addresses):
-            yield _found("hccn_conf_differs", "warning", told,
+            yield report("hccn_conf_differs", "warning", told,
                          f"Device {device} has the address {addresses[0]}, and /etc/hccn.conf "
                          f"{written[0] if written else 'none for it'}: after a restart it will be another one.",
                          "Set it again with hccn_tool -i ID -ip -s, which writes the file; a container needs the "
@@ -199,7 +195,7 @@ def _gateway(told: Recording, linked: Linked) -> Iterator[Finding]:
     answers = linked.answers["gateway"]
     without = [device for device, gateway in answers.items() if gateway is None]
     if without and len(without) < len(answers):
-        yield _found("gateway_missing", "warning", told,
+        yield report("gateway_missing", "warning", told,
                      f"{_ids(without).capitalize()} has no gateway, others have one: other networks are out of its "
                      "reach.",
                      "hccn_tool -i ID -gateway -s gateway ADDRESS",
@@ -216,7 +212,7 @@ def _gateway(told: Recording, linked: Linked) -> Iterator[Finding]:
         except ValueError:
             continue
         if outside:
-            yield _found("gateway_outside", "error", told,
+            yield report("gateway_outside", "error", told,
                          f"The gateway {gateway[0]} of device {device} is not in its network {network}.",
                          "hccn_tool -i ID -gateway -s gateway ADDRESS, an address of that network.",
                          evidence_of(linked, "gateway", device, "gateway"))  # fmt: skip
@@ -225,7 +221,7 @@ def _gateway(told: Recording, linked: Linked) -> Iterator[Finding]:
 def _ping(told: Recording, linked: Linked) -> Iterator[Finding]:
     for device, ping in linked.answers["ping"].items():
         if ping.lost:
-            yield _found("ping_lost", "error", told,
+            yield report("ping_lost", "error", told,
                          f"Device {device} reached {ping.target or 'the peer'} with {ping.received} of {ping.sent} "
                          "packets.",
                          "Check cable, VLAN and gateway of both ends; on an A3 the two dies of a card do not reach "
@@ -237,7 +233,7 @@ def _net_health(told: Recording, linked: Linked) -> Iterator[Finding]:
     for status in sorted({s for s in linked.answers["net_health"].values() if s.lower() not in ("success", "init")}):
         devices = [device for device, s in linked.answers["net_health"].items() if s == status and device not in pinged]
         if devices:
-            yield _found("net_health", "warning", told,
+            yield report("net_health", "warning", told,
                          f"net_health of {_ids(devices)} is {status}: the address that the card probes does not "
                          "answer.",
                          "Probe an address that should answer (`hccn_tool -i ID -netdetect -s address GATEWAY`), then "
@@ -245,7 +241,7 @@ def _net_health(told: Recording, linked: Linked) -> Iterator[Finding]:
                          *[evidence_of(linked, "net_health", device, "health") for device in devices])  # fmt: skip
     init = [device for device, status in linked.answers["net_health"].items() if status.lower() == "init"]
     if init:
-        yield _found("net_health_not_probed", "info", told,
+        yield report("net_health_not_probed", "info", told,
                      f"net_health of {_ids(init)} is Init: no address to probe is set, so nothing was checked.",
                      "hccn_tool -i ID -netdetect -s address GATEWAY",
                      evidence_of(linked, "net_health", init[0], "health"))  # fmt: skip
@@ -256,7 +252,7 @@ def _pfc(told: Recording, linked: Linked) -> Iterator[Finding]:
     if len(set(answers.values())) > 1:
         usual = Counter(answers.values()).most_common(1)[0][0]
         others = [device for device, enabled in answers.items() if enabled != usual]
-        yield _found("pfc_differs", "error", told,
+        yield report("pfc_differs", "error", told,
                      f"Flow control (PFC) is on for priority {_on(usual)} and on {_ids(others)} for "
                      f"{_on(answers[others[0]])}: a sender that is not paused loses packets, and RoCE sends them "
                      "again.",
@@ -264,7 +260,7 @@ def _pfc(told: Recording, linked: Linked) -> Iterator[Finding]:
                      *[evidence_of(linked, "pfc", device, "enabled|bitmap") for device in others])  # fmt: skip
     off = [device for device, enabled in answers.items() if not any(enabled)]
     if off and len(off) == len(answers):
-        yield _found("pfc_off", "warning", told,
+        yield report("pfc_off", "warning", told,
                      "Flow control (PFC) is off for all priorities: under load RoCE loses packets.",
                      "hccn_tool -i ID -pfc -s bitmap 0,0,0,0,1,0,0,0, and the same on the switch (HIXL FAQ: queue 4).",
                      evidence_of(linked, "pfc", off[0], "enabled|bitmap"))  # fmt: skip
@@ -279,7 +275,7 @@ def _fec(told: Recording, linked: Linked) -> Iterator[Finding]:
     if len(set(answers.values())) > 1:
         usual = Counter(answers.values()).most_common(1)[0][0]
         others = [device for device, mode in answers.items() if mode != usual]
-        yield _found("fec_differs", "warning", told,
+        yield report("fec_differs", "warning", told,
                      f"Error correction of the link is {usual!r} and on {_ids(others)} {answers[others[0]]!r}.",
                      "The two ends of a cable need the same mode: see the switch's port.",
                      *[evidence_of(linked, "fec", device, "fec") for device in others])  # fmt: skip
@@ -289,12 +285,12 @@ def _optical(told: Recording, linked: Linked) -> Iterator[Finding]:
     for device, optical in linked.answers["optical"].items():
         lost = optical.values.get("Rx Los Flag", "0x0")
         if not optical.present:
-            yield _found("optical_missing", "warning", told,
+            yield report("optical_missing", "warning", told,
                          f"Device {device}: no optical module is seen in the port of its network card.",
                          "Plug it in again; with a copper cable this is how it should be.",
                          evidence_of(linked, "optical", device, "present"))  # fmt: skip
         elif re.fullmatch(r"0x[0-9A-Fa-f]{1,8}", lost) and int(lost, 16):
-            yield _found("optical_no_light", "error", told,
+            yield report("optical_no_light", "error", told,
                          f"Device {device}: no light comes in on some lanes (Rx Los Flag {lost}).",
                          "Clean or change the fibre and the module of the other end.",
                          evidence_of(linked, "optical", device, "Rx Los"))  # fmt: skip
@@ -305,7 +301,7 @@ def _counters(told: Recording, linked: Linked) -> Iterator[Finding]:
         counts = {device: counters[name] for device, counters in linked.answers["stat"].items() if counters.get(name)}
         if counts:
             worst = max(counts, key=lambda device: counts[device])
-            yield _found("link_errors", "warning", told,
+            yield report("link_errors", "warning", told,
                          f"{_ids(sorted(counts)).capitalize()}: {meaning}, {counts[worst]:,} on device {worst} since "
                          "the driver was started.",
                          "Read the counters twice while a job runs: what grows counts. Then check PFC on card and "

@@ -12,8 +12,9 @@ import ipaddress
 import re
 from collections.abc import Iterator
 
+from msparallel.cluster.hosts import is_address
 from msparallel.devices.tool_text import Place, wrong
-from msparallel.doctor.finding import Evidence, Finding, Severity, unreadable
+from msparallel.doctor.finding import Evidence, Finding, report, stated, unreadable
 from msparallel.doctor.recording import Recording
 from msparallel.errors import UserError, short
 
@@ -37,35 +38,28 @@ def check_network(told: Recording, devices: int) -> list[Finding]:
     return found
 
 
-def _found(
-    rule: str, severity: Severity, told: Recording, cause: str, remedy: str, *lines: tuple[Place, str]
-) -> Finding:
-    evidence = tuple(Evidence(place.file, place.line, text) for place, text in lines)
-    return Finding(rule=rule, severity=severity, host=told.host, root_cause=cause, remedy=remedy, evidence=evidence)
-
-
 def _hostname(told: Recording, devices: int) -> Iterator[Finding]:
     values = told.values("hostname.txt")
     if "name" not in values:
         return
     name = values["name"]
-    line = name.place, f"name={name.text}"
+    line = stated("name", name)
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", name.text):
-        yield _found("host_name", "warning", told,
+        yield report("host_name", "warning", told,
                      f"{short(name.text, 60)!r} is no name of a host: letters, digits, '-' and '.', and no '_' (RFC "
                      "1123); it may not resolve.", "hostnamectl set-hostname NAME", line)  # fmt: skip
     if "resolves" not in values:
         return
     addresses = [part for part in re.split(r"[,\s]+", values["resolves"].text) if part]
-    lines = line, (values["resolves"].place, f"resolves={values['resolves'].text}")
+    lines = line, stated("resolves", values["resolves"])
     if not addresses:
-        yield _found("host_name_unresolved", "warning", told,
+        yield report("host_name_unresolved", "warning", told,
                      f"The name {short(name.text, 60)} does not resolve on the host itself; workers that are given "
                      "names wait for the scheduler in vain.",
                      "Add it to /etc/hosts with the address that the other hosts reach, or pass --master_addr an "
                      "address.", *lines)  # fmt: skip
     elif all(_loopback(address) for address in addresses):
-        yield _found("host_name_loopback", "warning" if devices else "info", told,
+        yield report("host_name_loopback", "warning" if devices else "info", told,
                      f"The name {short(name.text, 60)} resolves to {addresses[0]} only, which other hosts reach as "
                      "themselves.",
                      "Give it the address of its network card in /etc/hosts (Debian writes 127.0.1.1 there), or set "
@@ -89,42 +83,33 @@ def _chosen(told: Recording, devices: int) -> Iterator[Finding]:
     own = [part for part in (here["addresses"].text if "addresses" in here else "").split(",") if part]
     for name in ("HCCL_IF_IP", "MS_WORKER_IP"):
         value = chosen.get(name)
-        if own and value is not None and _is_address(value.text) and not any(_same(value.text, one) for one in own):
-            yield _found("env_address_not_here", "error", told,
+        if own and value is not None and is_address(value.text) and not any(_same(value.text, one) for one in own):
+            yield report("env_address_not_here", "error", told,
                          f"{name} is {value.text}; this host has {', '.join(own[:6])}. Copied from another host?",
                          f"Set {name} to this host's own address, or leave it out.",
-                         (value.place, f"{name}={value.text}"),
-                         (here["addresses"].place, f"addresses={here['addresses'].text}"))  # fmt: skip
+                         stated(name, value), stated("addresses", here["addresses"]))  # fmt: skip
     value = chosen.get("HCCL_SOCKET_IFNAME")
     cards = [part for part in (here["interfaces"].text if "interfaces" in here else "").split(",") if part]
     if cards and value is not None and not value.text.startswith("^"):
         names = value.text.removeprefix("=").split(",")
         exact = value.text.startswith("=")
         if not any(card == name or (not exact and card.startswith(name)) for card in cards for name in names if name):
-            yield _found("env_interface_not_here", "error", told,
+            yield report("env_interface_not_here", "error", told,
                          f"HCCL_SOCKET_IFNAME={short(value.text, 60)} fits none of this host's network cards "
                          f"{', '.join(cards[:8])}.", "`ip -br addr` lists them with their addresses.",
-                         (value.place, f"HCCL_SOCKET_IFNAME={value.text}"),
-                         (here["interfaces"].place, f"interfaces={here['interfaces'].text}"))  # fmt: skip
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
+                         stated("HCCL_SOCKET_IFNAME", value),
+                         stated("interfaces", here["interfaces"]))  # fmt: skip
 
 
 def _same(one: str, other: str) -> bool:
-    return _is_address(other) and ipaddress.ip_address(one) == ipaddress.ip_address(other)
+    return is_address(other) and ipaddress.ip_address(one) == ipaddress.ip_address(other)
 
 
-def clock_state(told: Recording) -> tuple[bool | None, float | None, list[tuple[Place, str]]]:
+def clock_state(told: Recording) -> tuple[bool | None, float | None, list[Evidence]]:
     """Whether the clock is synchronised, how many seconds it is off, and the lines that say so; None where not told."""
     synchronised: bool | None = None
     offset_s: float | None = None
-    lines: list[tuple[Place, str]] = []
+    lines: list[Evidence] = []
     for command, section in told.sections("clock.txt").items():
         for place, line in section:
             text = line.strip()
@@ -135,14 +120,14 @@ def clock_state(told: Recording) -> tuple[bool | None, float | None, list[tuple[
                 told_here = "not" not in match[1].lower()
             elif match := re.match(r"System time\s*:\s*([\d.]{1,20}) seconds (fast|slow)", text):
                 offset_s = float(match[1]) * (1 if match[2] == "fast" else -1)
-                lines.append((place, text))
+                lines.append(Evidence(*place, text))
             elif command.startswith("ntpq") and (match := _NTPQ.match(text)):
                 told_here, offset_s = True, float(match[1]) / 1000
             elif re.match(r"(?:unsynchronised|synchronised to)", text):
                 told_here = text.startswith("synchronised")
             if told_here is not None:
                 synchronised = told_here if synchronised is None else synchronised or told_here
-                lines.append((place, text))
+                lines.append(Evidence(*place, text))
     return synchronised, offset_s, lines
 
 
@@ -152,19 +137,19 @@ def _clock(told: Recording, devices: int) -> Iterator[Finding]:
         return
     synchronised, offset_s, lines = clock_state(told)
     if synchronised is False:
-        yield _found("clock_not_synchronised", "warning", told,
+        yield report("clock_not_synchronised", "warning", told,
                      "The clock is not synchronised: logs of several hosts cannot be put in order, and certificates "
                      "(device TLS) may count as expired.",
                      "Start chronyd (`systemctl enable --now chronyd`) with the same server on every host; see "
                      "`chronyc sources`.", *lines[:2])  # fmt: skip
     if offset_s is not None and abs(offset_s) > MOST_OFFSET_S:
-        yield _found("clock_off", "warning", told,
+        yield report("clock_off", "warning", told,
                      f"The clock is {abs(offset_s):.3g} s {'fast' if offset_s > 0 else 'slow'}.",
                      "chronyc makestep, and see why it drifts: `chronyc sourcestats`.", *lines[-1:])  # fmt: skip
 
 
 def _firewall(told: Recording, devices: int) -> Iterator[Finding]:
-    hit: list[tuple[Place, str]] = []
+    hit: list[Evidence] = []
     tool = ""
     for command, section in told.sections("firewall.txt").items():
         for place, line in section:
@@ -178,10 +163,10 @@ def _firewall(told: Recording, devices: int) -> Iterator[Finding]:
                 or (command.startswith("nft") and re.search(r"hook input .*policy drop|policy drop.*hook input", text))
             )  # fmt: skip
             if closed:
-                hit.append((place, f"{command}: {text}"))
+                hit.append(Evidence(*place, f"{command}: {text}"))
                 tool = tool or command.split()[0]
     if hit:
-        yield _found("firewall", "warning" if devices else "info", told,
+        yield report("firewall", "warning" if devices else "info", told,
                      f"A firewall filters what comes in ({tool}). HCCL listens on 60000 to 60015 and device ports "
                      f"16666, msrun on {MSRUN_PORT}: between hosts a closed port shows as a time-out on every rank.",
                      "Between the hosts of a job: open these ports for each other's addresses, or turn the firewall "
@@ -192,7 +177,7 @@ def _ports(told: Recording, devices: int) -> Iterator[Finding]:
     record = told.get("ports.txt")
     if record is None:
         return
-    taken: dict[int, tuple[Place, str]] = {}
+    taken: dict[int, Evidence] = {}
     for number, line in enumerate(record.text.split("\n"), 1):
         text = line.strip()
         if not text or text.startswith("#"):
@@ -200,15 +185,15 @@ def _ports(told: Recording, devices: int) -> Iterator[Finding]:
         if not re.fullmatch(r"\d{1,5}", text) or not 1 <= int(text) <= 65535:
             raise wrong(Place(record.shown, number), line, "Lines of ports.txt are TCP ports that something listens "
                                                            "on.")
-        taken[int(text)] = Place(record.shown, number), text
+        taken[int(text)] = Evidence(record.shown, number, text)
     if MSRUN_PORT in taken:
-        yield _found("msrun_port_taken", "warning", told,
+        yield report("msrun_port_taken", "warning", told,
                      f"Something listens on {MSRUN_PORT}, msrun's default: another job, or a scheduler that was left.",
                      f"`ss -ltnp sport = :{MSRUN_PORT}` names it; end it, or pass msrun --master_port another port.",
                      taken[MSRUN_PORT])  # fmt: skip
     hccl = [taken[port] for port in HCCL_PORTS if port in taken]
     if hccl:
-        yield _found("hccl_port_taken", "warning", told,
+        yield report("hccl_port_taken", "warning", told,
                      f"Something listens on {len(hccl)} of HCCL's host ports 60000 to 60015: another job on this host.",
                      "End it, or give this job ports of its own: export HCCL_IF_BASE_PORT=61000", *hccl)  # fmt: skip
 

@@ -18,14 +18,12 @@ from typing import Any
 
 import yaml
 
-from msparallel.doctor.finding import Evidence, Finding, Severity
+from msparallel.doctor.finding import Finding, stated
 from msparallel.doctor.recording import Value
 from msparallel.errors import short
+from msparallel.finding import Severity
 
 Versions = dict[str, Value]
-NAMES = ("driver", "driver_needs_firmware", "firmware", "firmware_needs_driver", "cann", "mindspore", "mindformers",
-         "torch", "torch_npu", "numpy", "python", "system", "kernel", "machine")  # fmt: skip
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _EARLY = {"alpha": -3, "beta": -2, "b": -2, "rc": -1}
 
 
@@ -69,8 +67,7 @@ def check_versions(told: Versions, host: str, *, live: bool = False) -> list[Fin
 def _found(
     rule: str, severity: Severity, host: str, cause: str, remedy: str, told: Versions, *names: str
 ) -> Finding:
-    evidence = tuple(Evidence(told[name].place.file, told[name].place.line, f"{name}={told[name].text}")
-                     for name in names if name in told)  # fmt: skip
+    evidence = tuple(stated(name, told[name]) for name in names if name in told)
     return Finding(rule=rule, severity=severity, host=host, root_cause=cause, remedy=remedy, evidence=evidence)
 
 

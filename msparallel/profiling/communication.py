@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from msparallel.finding import Evidence
 from msparallel.profiling.files import ProfileFile
 from msparallel.profiling.json_leaves import json_leaves
-from msparallel.profiling.measured import Place, Waiting
+from msparallel.profiling.measured import Waiting
 from msparallel.profiling.rank_names import MOST_RANK, RankNames
 from msparallel.profiling.table import LARGEST, Refused, Told
 
@@ -42,7 +43,7 @@ class _Sums:
     collectives: int = 0
     by_group: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
     transports: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
-    worst: tuple[float, Place] | None = None
+    worst: tuple[float, Evidence] | None = None
 
 
 class Communication:
@@ -60,11 +61,11 @@ class Communication:
         """Add a file. Raises Refused where it holds no such record, or its rest is no JSON."""
         count = 0
         for keys, record, line in json_leaves(file.path, told):
-            count += self._add(keys, record, Place(file.name, line, " / ".join(keys)[:300]), file, names)
+            count += self._add(keys, record, Evidence(file.name, line, " / ".join(keys)[:300]), file, names)
         if not count:
             raise Refused("holds no Communication Time Info of an operator")
 
-    def _add(self, keys: tuple[str, ...], record: dict[str, Any], place: Place, file: ProfileFile,
+    def _add(self, keys: tuple[str, ...], record: dict[str, Any], place: Evidence, file: ProfileFile,
              names: RankNames) -> int:  # fmt: skip
         step, group, operator, rank, p2p = "", None, None, None, False
         for key in keys:
@@ -103,7 +104,7 @@ class Communication:
         sums.by_group[domain][1] += waited
         if sums.worst is None or waited > sums.worst[0]:
             told = f"{place.text}: waits {waited:g} of {elapsed:g} ms"
-            sums.worst = waited, Place(place.file, place.line, told[:300])
+            sums.worst = waited, Evidence(place.file, place.line, told[:300])
         if self._count < MOST_INSTANCES:
             self._count += 1
             self.instances.setdefault((step, operator), []).append((rank, waited))
@@ -111,7 +112,7 @@ class Communication:
             self.compared_all = False
         return 1
 
-    def _bandwidth(self, sums: _Sums, info: Any, place: Place) -> None:
+    def _bandwidth(self, sums: _Sums, info: Any, place: Evidence) -> None:
         if not isinstance(info, dict):
             return
         for name in TRANSPORTS:
@@ -147,7 +148,7 @@ class Communication:
         return tuple(found)
 
 
-def amount(values: dict[str, Any], name: str, place: Place) -> float:
+def amount(values: dict[str, Any], name: str, place: Evidence) -> float:
     """A number of a record from 0; one that is not there is 0. Raises Refused for anything else."""
     value = values.get(name, 0)
     if value is None or value == "":

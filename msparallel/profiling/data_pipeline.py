@@ -12,8 +12,9 @@ import json
 import math
 from typing import Any
 
+from msparallel.finding import Evidence
 from msparallel.profiling.files import ProfileFile
-from msparallel.profiling.measured import DataPipeline, Place
+from msparallel.profiling.measured import DataPipeline
 from msparallel.profiling.rank_names import RankNames
 from msparallel.profiling.table import BadCell, Refused, Table, number
 
@@ -40,7 +41,7 @@ def pipeline_summary(file: ProfileFile, names: RankNames) -> list[DataPipeline]:
     shown = f"queue_empty_freq_pct {values.get('queue_empty_freq_pct')}"[:300]
     return [DataPipeline(rank=names.rank(file, None), empty_pct=_feeding(operators, empty), bottleneck=bottleneck,
                          batch_ms=batch if batch is None or batch >= 0 else None,
-                         place=Place(file.name, line, shown))]  # fmt: skip
+                         place=Evidence(file.name, line, shown))]  # fmt: skip
 
 
 def _feeding(operators: list[str], empty: list[float | None]) -> float | None:
@@ -103,4 +104,4 @@ def pipeline_raw(table: Table, file: ProfileFile, names: RankNames) -> list[Data
         return []
     share = first[0] / 100 if first[0] > 1 else first[0]
     return [DataPipeline(rank=names.rank(file, None), empty_pct=None, bottleneck="", batch_ms=None,
-                         place=Place(file.name, first[1], f"queue used {share:.0%}: {first[2]}"))]  # fmt: skip
+                         place=Evidence(file.name, first[1], f"queue used {share:.0%}: {first[2]}"))]  # fmt: skip

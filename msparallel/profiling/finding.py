@@ -12,44 +12,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from msparallel.profiling.measured import Place
+from msparallel import finding
+from msparallel.finding import SEVERITIES
 
-Severity = Literal["info", "warning", "error"]
-_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 DOC = "docs/22_profile.md"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(finding.Finding):
     """One thing that a rule found.
 
     Attributes:
         gain: share of a step that would go if all of it went; an upper bound, None where nothing tells it.
-        rank: the rank to look at.
         ranks: all that are meant.
         changes: overrides of the recipe that passed its rules, `section.key=value`.
         planned: share of a step that the planner says those changes save; an estimate on paper.
     """
 
-    rule: str
-    severity: Severity
-    root_cause: str
-    remedy: str
     gain: float | None = None
-    rank: int | None = None
     ranks: tuple[int, ...] = ()
-    evidence: tuple[Place, ...] = ()
     changes: tuple[str, ...] = ()
     planned: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The fields of `profile --json`."""
         return {
-            "rule": self.rule, "severity": self.severity, "root_cause": self.root_cause, "rank": self.rank,
-            "evidence": [{"file": place.file, "line": place.line, "text": place.text} for place in self.evidence],
-            "remedy": self.remedy, "ranks": list(self.ranks),
+            **super().to_json(), "ranks": list(self.ranks),
             "gain_pct_at_most": None if self.gain is None else round(self.gain * 100, 2),
             "changes": list(self.changes),
             "planned_pct": None if self.planned is None else round(self.planned * 100, 2),
@@ -60,7 +50,7 @@ class Finding:
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Errors first, then by what they could gain; what cannot be told comes last, information behind warnings."""
     return tuple(sorted(findings, key=lambda one: (one.severity != "error", -(one.gain or 0.0),
-                                                   _SEVERITIES.index(one.severity), one.rule,
+                                                   SEVERITIES.index(one.severity), one.rule,
                                                    one.rank if one.rank is not None else -1)))  # fmt: skip
 
 

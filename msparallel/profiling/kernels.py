@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 
+from msparallel.finding import Evidence
 from msparallel.profiling.files import ProfileFile
 from msparallel.profiling.gaps import Gaps
-from msparallel.profiling.measured import Gap, Operator, Place, RankOperators
+from msparallel.profiling.measured import Gap, Operator, RankOperators
 from msparallel.profiling.rank_names import RankNames
 from msparallel.profiling.table import BadCell, Table, number, positive, whole
 
@@ -130,13 +131,14 @@ def _rank(rank: int, totals: _Totals, file: str) -> RankOperators:
         cores = f" on {blocks} core{'s' * (blocks > 1)}" if blocks else ""
         operators.append(Operator(
             type=key[0], core=key[1], count=int(count), total_us=total, longest_us=took,
-            longest=Place(file, line, f"{name}: {took:g} us{cores}"),
+            longest=Evidence(file, line, f"{name}: {took:g} us{cores}"),
             cube_share=min(1.0, weighted / weight) if weight else None, blocks=blocks,
         ))  # fmt: skip
     gaps = totals.gaps
     spans = [Gap(rank=rank, gap_us=span.end - span.start, start_us=span.start - (gaps.first or 0.0),
                  before=span.before[:200], after=span.after[:200],
-                 place=Place(file, span.line, f"{span.end - span.start:,.0f} us of nothing before {span.after[:100]}"))
+                 place=Evidence(file, span.line,
+                                f"{span.end - span.start:,.0f} us of nothing before {span.after[:100]}"))
              for span in gaps.longest()]  # fmt: skip
     operators.sort(key=lambda one: (-one.total_us, one.type))
     steps = len(totals.steps - {"", "N/A"})
@@ -166,7 +168,7 @@ def op_statistic(table: Table, file: ProfileFile, names: RankNames) -> list[Rank
             continue
         core = _CORES.get(row[core_at].strip(), "other")
         own.append(Operator(type=kind, core=core, count=count, total_us=total, longest_us=longest or 0.0,
-                            longest=Place(file.name, line, ",".join(row)[:300])))  # fmt: skip
+                            longest=Evidence(file.name, line, ",".join(row)[:300])))  # fmt: skip
     return [RankOperators(rank=rank, operators=tuple(sorted(own, key=lambda one: (-one.total_us, one.type))), gaps=(),
                           steps=0, span_us=0.0, gaps_us=0.0, file=file.name)
             for rank, own in sorted(found.items())]  # fmt: skip

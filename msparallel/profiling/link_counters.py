@@ -15,8 +15,9 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 
+from msparallel.finding import Evidence
 from msparallel.profiling.files import ProfileFile
-from msparallel.profiling.measured import Counters, Place
+from msparallel.profiling.measured import Counters
 from msparallel.profiling.table import BadCell, Refused, Table, number
 
 LARGEST_BYTES = 16 << 20
@@ -92,7 +93,7 @@ def differences(captures: list[Capture]) -> tuple[list[Counters], list[str]]:
         shown = "/".join(part for part in (folder, f"device {device}" if device else "a port") if part)
         if len(group) == 1:
             only = group[0]
-            place = Place(only.file, only.line, "one capture: totals since the driver's start")
+            place = Evidence(only.file, only.line, "one capture: totals since the driver's start")
             found.append(Counters(device=shown, changes=only.values, seconds=None, captures=1, place=place))
             continue
         ordered = sorted(group, key=lambda one: sum(one.values.values()))
@@ -105,7 +106,7 @@ def differences(captures: list[Capture]) -> tuple[list[Counters], list[str]]:
                          "between them or they are of two devices; nothing was subtracted")  # fmt: skip
             continue
         found.append(Counters(device=shown, changes=changes, seconds=None, captures=len(group),
-                              place=Place(last.file, last.line, f"less {first.file}:{first.line}")))  # fmt: skip
+                              place=Evidence(last.file, last.line, f"less {first.file}:{first.line}")))  # fmt: skip
     return found, notes
 
 
@@ -140,5 +141,6 @@ def counter_series(table: Table, file: ProfileFile) -> list[Counters]:
             table.spoil(line, "counters fall: the port was reset, nothing was subtracted")
             continue
         found.append(Counters(device=f"device {device}", changes=changes, seconds=ended - began, captures=rows[device],
-                              place=Place(file.name, line, f"{rows[device]} rows in {ended - began:g} s")))  # fmt: skip
+                              place=Evidence(file.name, line,
+                                             f"{rows[device]} rows in {ended - began:g} s")))  # fmt: skip
     return found

@@ -14,10 +14,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from msparallel.finding import Evidence
 from msparallel.profiling.communication import GROUP, STEP, amount
 from msparallel.profiling.files import ProfileFile
 from msparallel.profiling.json_leaves import json_leaves
-from msparallel.profiling.measured import Link, Place
+from msparallel.profiling.measured import Link
 from msparallel.profiling.rank_names import MOST_RANK, RankNames
 from msparallel.profiling.table import Refused, Told
 
@@ -29,7 +30,7 @@ _PART = re.compile(r"-(total|top1|middle|bottom[123])$")
 class _Sent:
     __slots__ = ("mb", "message_mb", "ms", "place")
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Evidence) -> None:
         self.mb, self.ms, self.message_mb, self.place = 0.0, 0.0, 0.0, place
 
 
@@ -46,11 +47,11 @@ class Matrix:
         """Add a file. Raises Refused where it holds no link, or its rest is no JSON."""
         records = 0
         for keys, record, line in json_leaves(file.path, told):
-            records += self._add(keys, record, Place(file.name, line, " / ".join(keys)[:300]), file, names)
+            records += self._add(keys, record, Evidence(file.name, line, " / ".join(keys)[:300]), file, names)
         if not records:
             raise Refused("holds no link between two ranks")
 
-    def _add(self, keys: tuple[str, ...], record: dict[str, Any], place: Place, file: ProfileFile,
+    def _add(self, keys: tuple[str, ...], record: dict[str, Any], place: Evidence, file: ProfileFile,
              names: RankNames) -> int:  # fmt: skip
         pair = _PAIR.match(keys[-1])
         if pair is None:
@@ -111,7 +112,7 @@ class Matrix:
                     whole.message_mb = max(whole.message_mb, sent.message_mb)
         links = [Link(source=source, target=target, transport=transport, mb=sent.mb, ms=sent.ms,
                       message_mb=sent.message_mb or None,
-                      place=Place(sent.place.file, sent.place.line,
+                      place=Evidence(sent.place.file, sent.place.line,
                                   f"{source}-{target} {transport}: {sent.mb:.6g} MB in {sent.ms:.6g} ms"))
                  for (source, target, transport), sent in sorted(found.items())
                  if sent.mb > 0 and sent.ms > 0 and max(source, target) <= MOST_RANK]  # fmt: skip

@@ -3,7 +3,7 @@
 In: nothing. Out: frozen dataclasses; times in microseconds as the files have them unless a name says otherwise.
 
 >>> StepPart(rank=0, step="1", computing_us=80.0, exposed_us=15.0, overlapped_us=5.0, free_us=5.0, bubble_us=4.0,
-...          preparing_us=1.0, stage_us=96.0, place=Place("a.csv", 2, "")).step_us
+...          preparing_us=1.0, stage_us=96.0, place=Evidence("a.csv", 2, "")).step_us
 100.0
 """
 
@@ -11,14 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True)
-class Place:
-    """Where a number stands."""
-
-    file: str
-    line: int
-    text: str
+from msparallel.finding import Evidence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +37,7 @@ class StepPart:
     bubble_us: float
     preparing_us: float
     stage_us: float | None
-    place: Place
+    place: Evidence
     communication_us: float | None = None
     group: str | None = None
 
@@ -73,7 +66,7 @@ class Iteration:
     time_us: float
     data_us: float | None
     forward_backward_us: float | None
-    place: Place
+    place: Evidence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +84,7 @@ class Operator:
     count: int
     total_us: float
     longest_us: float
-    longest: Place
+    longest: Evidence
     cube_share: float | None = None
     blocks: int | None = None
 
@@ -105,7 +98,7 @@ class Gap:
     start_us: float
     before: str
     after: str
-    place: Place
+    place: Evidence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +139,7 @@ class Waiting:
     p2p_ms: float
     by_group: dict[tuple[int, ...], tuple[float, float]] = field(default_factory=dict)
     transports: dict[str, tuple[float, float]] = field(default_factory=dict)
-    worst: Place | None = None
+    worst: Evidence | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +157,7 @@ class Link:
     mb: float
     ms: float
     message_mb: float | None
-    place: Place
+    place: Evidence
 
     @property
     def gb_s(self) -> float:
@@ -186,7 +179,7 @@ class Memory:
     reserved_mb: float
     at_us: float
     largest: tuple[tuple[float, str], ...]
-    place: Place
+    place: Evidence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +200,7 @@ class Power:
     high_mhz: float
     low_mhz: float
     hottest_c: float | None
-    place: Place
+    place: Evidence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +217,7 @@ class DataPipeline:
     empty_pct: float | None
     bottleneck: str
     batch_ms: float | None
-    place: Place
+    place: Evidence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +254,7 @@ class Counters:
     changes: dict[str, float]
     seconds: float | None
     captures: int
-    place: Place
+    place: Evidence
 
 
 @dataclass(frozen=True, kw_only=True)

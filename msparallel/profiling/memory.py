@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import heapq
 
+from msparallel.finding import Evidence
 from msparallel.profiling.files import ProfileFile
-from msparallel.profiling.measured import Memory, Place
+from msparallel.profiling.measured import Memory
 from msparallel.profiling.rank_names import RankNames
 from msparallel.profiling.table import BadCell, Table, number, whole
 
@@ -41,7 +42,7 @@ def record_peaks(table: Table, file: ProfileFile, names: RankNames) -> list[Memo
         if max(used, held) > max(best.get(key, (0.0, 0.0))[:2]) and (key in best or len(best) < 10_000):
             best[key] = used, held, at_us, line, ",".join(row)[:300]
     return [Memory(rank=rank, component=component, allocated_mb=used, reserved_mb=max(held, used), at_us=at_us,
-                   largest=(), place=Place(file.name, line, text))
+                   largest=(), place=Evidence(file.name, line, text))
             for (rank, component), (used, held, at_us, line, text) in sorted(best.items())]  # fmt: skip
 
 
@@ -68,7 +69,7 @@ def operator_peaks(table: Table, file: ProfileFile, names: RankNames) -> list[Me
         if at_us is not None and total > best.get(rank, (0.0,))[0]:
             best[rank] = total, held, at_us, line, ",".join(row)[:300]
     return [Memory(rank=rank, component="operators", allocated_mb=total, reserved_mb=max(held, total), at_us=at_us,
-                   largest=(), place=Place(file.name, line, text))
+                   largest=(), place=Evidence(file.name, line, text))
             for rank, (total, held, at_us, line, text) in sorted(best.items())]  # fmt: skip
 
 

@@ -5,11 +5,12 @@ In: a View. Out: Findings. Counters that rose in one capture alone are informati
 
 from __future__ import annotations
 
+from msparallel.finding import Evidence
 from msparallel.hardware import Hardware
 from msparallel.profiling.finding import Finding, percent, time_text
 from msparallel.profiling.hccl_test import bus_factor
 from msparallel.profiling.link_rules import WELL_BELOW
-from msparallel.profiling.measured import HcclTest, Place, SizeRow
+from msparallel.profiling.measured import HcclTest, SizeRow
 from msparallel.profiling.view import View
 
 SATURATED_BYTES = 256e6
@@ -47,8 +48,8 @@ def _results(test: HcclTest) -> list[Finding]:
     return found
 
 
-def _place(test: HcclTest, row: SizeRow, result: str) -> Place:
-    return Place(test.file, row.line, f"{row.bytes} bytes in {row.time_us:g} us: {result}")
+def _place(test: HcclTest, row: SizeRow, result: str) -> Evidence:
+    return Evidence(test.file, row.line, f"{row.bytes} bytes in {row.time_us:g} us: {result}")
 
 
 def _breaks_in(test: HcclTest) -> list[Finding]:
@@ -148,7 +149,7 @@ def ports(view: View) -> list[Finding]:
 
 
 def _slow_port(view: View, device: str, changes: dict[str, float], seconds: float | None,
-               place: Place) -> list[Finding]:  # fmt: skip
+               place: Evidence) -> list[Finding]:  # fmt: skip
     """How far the port was used, where the captures have times."""
     sent = changes.get("mac_tx_total_oct_num", 0.0)
     wire = next((link for link in view.hardware.links if link.name == "RoCE"), None) if view.hardware else None

@@ -7,8 +7,9 @@ between the least and the most that was seen.
 
 from __future__ import annotations
 
+from msparallel.finding import Evidence
 from msparallel.profiling.files import ProfileFile
-from msparallel.profiling.measured import Place, Power
+from msparallel.profiling.measured import Power
 from msparallel.profiling.table import BadCell, Refused, Table, number, positive, whole
 
 LOW = 0.95
@@ -47,4 +48,4 @@ def _power(device: int, rows: list[tuple[float, float, float | None, int]], file
     text = f"{worst[0]:g} W, {worst[1]:g} MHz" + (f", {worst[2]:g} C" if worst[2] is not None else "")
     return Power(device=device, samples=len(rows), busy=len(busy), low=len(low), high_mhz=high,
                  low_mhz=sum(row[1] for row in low) / len(low) if low else high,
-                 hottest_c=max(heats) if heats else None, place=Place(file, worst[3], text))  # fmt: skip
+                 hottest_c=max(heats) if heats else None, place=Evidence(file, worst[3], text))  # fmt: skip

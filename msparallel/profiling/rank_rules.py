@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from msparallel.finding import Evidence
 from msparallel.profiling.finding import Finding, percent, ranks_text, time_text
-from msparallel.profiling.measured import Place
 from msparallel.profiling.recipe_changes import moved_layer
 from msparallel.profiling.slow_operators import slower_operators
 from msparallel.profiling.steps import RankTime
@@ -70,7 +70,7 @@ def _others(time: RankTime, group: Sequence[RankTime]) -> list[RankTime]:
     return [other for other in group if other.rank != time.rank]
 
 
-def _waiting_text(view: View, time: RankTime, group: Sequence[RankTime]) -> tuple[str, list[Place]]:
+def _waiting_text(view: View, time: RankTime, group: Sequence[RankTime]) -> tuple[str, list[Evidence]]:
     """How long it waits and how long the others do, with evidence."""
     others = _others(time, group)
     own = time.waits_us + time.bubble_us

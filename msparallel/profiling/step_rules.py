@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from msparallel.finding import Evidence
 from msparallel.profiling.finding import Finding, percent, time_text
-from msparallel.profiling.measured import Place
 from msparallel.profiling.rank_rules import EMPTY_PCT
 from msparallel.profiling.recipe_changes import bubble_candidates, larger_batches, waiting_candidates
 from msparallel.profiling.steps import contradictions
@@ -132,7 +132,7 @@ def data_pipeline(view: View) -> list[Finding]:
     )]  # fmt: skip
 
 
-def _data_share(view: View) -> tuple[float | None, list[str], list[Place]]:
+def _data_share(view: View) -> tuple[float | None, list[str], list[Evidence]]:
     """Share of a step that ranks wait for data, as files state it directly."""
     measured, share, told, places = view.measured, None, [], []
     waits = [(one.data_us / one.time_us, one) for one in measured.iterations if one.data_us]

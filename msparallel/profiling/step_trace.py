@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 
+from msparallel.finding import Evidence
 from msparallel.profiling.files import ProfileFile
-from msparallel.profiling.measured import Iteration, Place, StepPart
+from msparallel.profiling.measured import Iteration, StepPart
 from msparallel.profiling.rank_names import MOST_RANK, RankNames
 from msparallel.profiling.table import BadCell, Refused, Table, number, positive, whole
 
@@ -58,7 +59,7 @@ def step_parts(table: Table, file: ProfileFile, names: RankNames) -> tuple[list[
                 stage_us=values["Stage"],
                 communication_us=values["Communication"],
                 group=row[group].strip()[:40] or None if group is not None else None,
-                place=Place(file.name, line, ",".join(row)[:300]),
+                place=Evidence(file.name, line, ",".join(row)[:300]),
             )
             if part.step_us <= 0:
                 raise BadCell("a step that takes no time")
@@ -89,7 +90,7 @@ def iterations(table: Table, file: ProfileFile, names: RankNames) -> list[Iterat
             continue
         found.append(Iteration(rank=rank, iteration=row[step].strip()[:40], time_us=time_us, data_us=wait,
                                forward_backward_us=both,
-                               place=Place(file.name, line, ",".join(row)[:300])))  # fmt: skip
+                               place=Evidence(file.name, line, ",".join(row)[:300])))  # fmt: skip
         if len(found) >= MOST_ROWS:
             raise Refused(f"has more than {MOST_ROWS:,} rows")
     return found

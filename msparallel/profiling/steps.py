@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from msparallel.finding import Evidence
 from msparallel.mesh import Mesh
 from msparallel.profiling.finding import percent
-from msparallel.profiling.measured import Place, StepPart
+from msparallel.profiling.measured import StepPart
 
 WARM_UP = 1.5
 """Times the median of the other steps."""
@@ -40,7 +41,7 @@ class RankTime:
     free_us: float
     overlapped_us: float
     preparing_us: float
-    place: Place
+    place: Evidence
 
     @property
     def step_us(self) -> float:
@@ -109,7 +110,7 @@ class Check:
     rule: str
     count: int
     told: str
-    place: Place
+    place: Evidence
 
 
 def contradictions(parts: Sequence[StepPart]) -> list[Check]:

@@ -23,7 +23,7 @@ def rules() -> set[str]:
     found = set()
     for path in (ROOT / "msparallel/doctor").glob("*.py"):
         text = path.read_text(encoding="utf-8")
-        found |= set(re.findall(r'(?:_found|_differ|_recipe_broken)\((?:plan, )?\s*"([a-z_]+)"', text))
+        found |= set(re.findall(r'(?:report|_found|_differ|_recipe_broken)\((?:plan, )?\s*"([a-z_]+)"', text))
         found |= set(re.findall(r'rule="([a-z_]+)"', text))
         found |= set(re.findall(r'"((?:ecc|device|npu)_[a-z_]+)", *(?:"error"|"warning"|"info"|\n)', text))
     return found - {"device_index"}

@@ -14,6 +14,7 @@ from msparallel.profiling.link_rules import expected_gb_s
 from msparallel.profiling.measured import (
     Counters,
     DataPipeline,
+    Evidence,
     Gap,
     HcclTest,
     Iteration,
@@ -21,7 +22,6 @@ from msparallel.profiling.measured import (
     Measured,
     Memory,
     Operator,
-    Place,
     Power,
     RankOperators,
     SizeRow,
@@ -32,7 +32,7 @@ from msparallel.profiling.recipe_changes import Recipes
 from msparallel.profiling.view import view_of
 
 pytestmark = pytest.mark.pure
-HERE = Place("a.csv", 2, "row")
+HERE = Evidence("a.csv", 2, "row")
 A2 = load_hardware("atlas_800t_a2")
 
 
