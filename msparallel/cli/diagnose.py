@@ -22,10 +22,11 @@ def command(folder: Path, as_json: bool) -> int:
     """
     from msparallel.cli.columns import terminal_width
     from msparallel.cli.diagnose_text import diagnosis_text
+    from msparallel.cli.reading_bar import reading_bar
     from msparallel.diagnose.diagnose import diagnose
 
-    with _Progress() as bar:
-        found = diagnose(folder, bar.add)
+    with reading_bar() as read:
+        found = diagnose(folder, read)
     if as_json:
         left_out = [{"file": name, "reason": reason} for name, reason in found.left_out]
         click.echo(json.dumps({"findings": [finding.to_json() for finding in found.findings], "files": found.files,
@@ -34,21 +35,3 @@ def command(folder: Path, as_json: bool) -> int:
     else:
         click.echo(diagnosis_text(found, width=terminal_width()))
     return 1 if found.failed else 0
-
-
-class _Progress:
-    """A bar on stderr that appears after two seconds."""
-
-    def __enter__(self) -> _Progress:
-        from tqdm import tqdm
-
-        tqdm.monitor_interval = 0  # no thread beside the processes that read
-        self._bar = tqdm(unit="B", unit_scale=True, unit_divisor=1024, delay=2, leave=False, desc="reading",
-                         disable=None)  # fmt: skip
-        return self
-
-    def add(self, count: int) -> None:
-        self._bar.update(count)
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.close()

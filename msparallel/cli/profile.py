@@ -41,6 +41,7 @@ def command(
     from msparallel.cli.columns import terminal_width
     from msparallel.cli.profile_json import profile_document
     from msparallel.cli.profile_text import profile_text
+    from msparallel.cli.reading_bar import reading_bar
     from msparallel.profiling.profile import profile
     from msparallel.profiling.recipe_changes import Recipes
     from msparallel.report.page import PROFILE, check_target, write_page
@@ -50,8 +51,8 @@ def command(
     if report is not None:
         check_target(report, PROFILE)
     recipes = Recipes(recipe, overrides) if recipe is not None else None
-    with _Progress() as bar:
-        found = profile(folder, recipes=recipes, hardware=_hardware(hardware), told=bar.add)
+    with reading_bar() as read:
+        found = profile(folder, recipes=recipes, hardware=_hardware(hardware), told=read)
     document = profile_document(found)
     shown = printable(str(folder))
     click.echo(json.dumps(document, indent=2) if as_json else profile_text(found, folder=shown, width=terminal_width()))
@@ -72,21 +73,3 @@ def _hardware(name: str | None) -> Hardware | None:
     if name not in hardware_names():
         raise UserError(f"--hardware {name}: there is no such profile. Profiles are {', '.join(hardware_names())}.")
     return load_hardware(name)
-
-
-class _Progress:
-    """A bar on stderr that appears after two seconds."""
-
-    def __enter__(self) -> _Progress:
-        from tqdm import tqdm
-
-        tqdm.monitor_interval = 0
-        self._bar = tqdm(unit="B", unit_scale=True, unit_divisor=1024, delay=2, leave=False, desc="reading",
-                         disable=None)  # fmt: skip
-        return self
-
-    def add(self, count: int) -> None:
-        self._bar.update(count)
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.close()
