@@ -23,6 +23,7 @@ GRACE_S = 5.0
 SURE_S = 10.0
 """How long a killed process may take to be gone; one in an uninterruptible wait (state D) can take for ever."""
 _LOOK_S = 0.1
+_ENDED = ("", "Z", "X")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +49,19 @@ def process_state(pid: int) -> str:
     return _stat(pid)[1]
 
 
+def runs(pid: int) -> bool:
+    """Whether this machine has the process, and it has not ended.
+
+    >>> runs(os.getpid())
+    True
+    """
+    return process_state(pid) not in _ENDED
+
+
 def _stat(pid: int) -> tuple[str, str]:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last under hidepid, another user's
         return "", ""
     head, _, tail = text.rpartition(")")
     return head.partition("(")[2], tail.split()[0]
@@ -67,7 +77,7 @@ def marked(mark: str) -> list[Process]:
         except (FileNotFoundError, ProcessLookupError, PermissionError):  # gone, a zombie, or another user's
             continue
         name, state = _stat(pid)
-        if wanted in words and state not in ("", "Z", "X") and pid != os.getpid():
+        if wanted in words and state not in _ENDED and pid != os.getpid():
             role = next((word[8:].decode(errors="replace") for word in words if word.startswith(b"MS_ROLE=")), "")
             found.append(Process(pid=pid, state=state, role=role, name=name))
     return sorted(found, key=lambda process: process.pid)

@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from msparallel.launch.marked import runs
+
 PHASES = ("start", "compile", "step", "evaluate", "checkpoint", "end")
 """What a rank is busy with; `compile` is all before its first step is done."""
 
@@ -154,7 +156,7 @@ def read_states(logs: Path, ranks: Iterable[int]) -> list[WorkerState]:
         if not path.exists():
             continue
         state = _read(path)
-        if state.state == "running" and not _runs(state.pid):
+        if state.state == "running" and not runs(state.pid):
             # It may have written its last word between the two looks.
             state = _read(path)
             if state.state == "running":
@@ -176,15 +178,6 @@ def first_failure(states: Iterable[WorkerState]) -> WorkerState | None:
     """The failure that began first. A killed worker counts before the others' complaints that it is gone."""
     failures = [state for state in states if state.failed]
     return min(failures, key=lambda state: (state.state != "killed", state.time), default=None)
-
-
-def _runs(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return text.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def _last_sign(logs: Path, rank: int) -> float:

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from msparallel.errors import printable, short
+from msparallel.launch.marked import runs
 from msparallel.monitor.incidents import Incidents, read_incidents
 from msparallel.monitor.log_tail import Log, LogTail, TrainRecord
-from msparallel.monitor.run_files import RankFile, newest_checkpoint, process_is_here, read_ranks, whole
+from msparallel.monitor.run_files import RankFile, newest_checkpoint, read_ranks, whole
 
 SILENT_STEP_S = 60.0
 SILENT_STEPS = 10
@@ -118,9 +119,7 @@ class Job:
 class JobWatch:
     """The run of one folder, looked at again and again."""
 
-    def __init__(
-        self, folder: Path, expected: Expected | None = None, *, is_here: Callable[[int], bool] = process_is_here
-    ):
+    def __init__(self, folder: Path, expected: Expected | None = None, *, is_here: Callable[[int], bool] = runs):
         self.folder, self._expected, self._is_here = folder, expected, is_here
         self._tail = LogTail(folder / "log.jsonl")
 

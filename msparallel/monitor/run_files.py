@@ -151,10 +151,3 @@ def newest_checkpoint(folder: Path) -> tuple[int, float] | None:
         except OSError:
             continue
     return None
-
-
-def process_is_here(pid: int) -> bool:
-    """Whether this machine has the process, and it is no zombie."""
-    data = read_some(Path(f"/proc/{pid}/stat"))
-    fields = (data or b"").rpartition(b")")[2].split()
-    return bool(fields) and fields[0] not in (b"Z", b"X")
