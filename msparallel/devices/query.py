@@ -10,6 +10,7 @@ they print a bounded part is kept.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import shutil
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from msparallel.devices.hccn import HccnRefusal
 from msparallel.devices.npu_smi import DeviceTable, parse_info
-from msparallel.devices.tool_text import MOST_BYTES, DeviceUnavailable
+from msparallel.devices.tool_text import MOST_BYTES, DeviceUnavailable, ToolHung
 
 NPU_SMI = ("npu-smi", "/usr/local/sbin/npu-smi", "/usr/local/bin/npu-smi")
 HCCN_TOOL = ("hccn_tool", "/usr/local/Ascend/driver/tools/hccn_tool")
@@ -62,7 +63,8 @@ def run_tool(
         with_stderr: keep what it prints there too; otherwise that is dropped.
 
     Raises:
-        DeviceUnavailable: it cannot be started, or did not end in time (it is killed, with its children).
+        DeviceUnavailable: it cannot be started.
+        ToolHung: it did not end in time, or left a child that holds its output open (all are killed).
     """
     shown = Path(arguments[0]).name
     try:
@@ -84,8 +86,8 @@ def run_tool(
             while True:
                 left = deadline - time.monotonic()
                 if left <= 0 or not selector.select(left):
-                    raise DeviceUnavailable(f"{shown} did not answer within {timeout_s:g} s. The driver may hang: see "
-                                            "`dmesg`, and ask `npu-smi info` by hand.")  # fmt: skip
+                    raise ToolHung(f"{shown} did not answer within {timeout_s:g} s. The driver may hang: see "
+                                   "`dmesg`, and ask `npu-smi info` by hand.")  # fmt: skip
                 chunk = os.read(pipe.fileno(), 65_536)
                 if not chunk:
                     break
@@ -98,18 +100,18 @@ def run_tool(
                 try:
                     process.wait(max(0.1, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
-                    raise DeviceUnavailable(f"{shown} did not end within {timeout_s:g} s.") from None
+                    raise ToolHung(f"{shown} did not end within {timeout_s:g} s.") from None
     finally:
         _end(process)
     return Answer(text=kept.decode("utf-8", "replace"), code=process.returncode, cut=cut)
 
 
 def _end(process: subprocess.Popen) -> None:
-    if process.poll() is None:
-        try:
+    """Kill it and its children, unless its end was waited for. One that has ended and was not waited for keeps its
+    number, so that no other group can have it."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
         process.wait()
 
 

@@ -86,6 +86,10 @@ class DeviceUnavailable(RunError):
         self.code, self.line = code, line
 
 
+class ToolHung(DeviceUnavailable):
+    """The tool did not answer in time: what it is asked next will most likely not be answered either."""
+
+
 def numbered(text: str, name: str, first_line: int = 1) -> Iterator[tuple[Place, str]]:
     """Lines without the white space around them, with their places. Raises UserError for a text that is too long."""
     if len(text) > MOST_BYTES:

@@ -4,6 +4,9 @@ In: this machine: its files under a root, its commands on PATH, its environment.
 asked for by itself since they cost differently: the environment (under a second), devices (npu-smi, a second or two a
 card), links (hccn_tool, ten questions a card).
 
+A card whose tool hangs is asked nothing more, and after MOST_HUNG of them the tool is left alone: each question costs
+half a minute then, and a node has a hundred of them.
+
 Of the environment only variables that the doctor knows are kept, so that no token or password gets into a file; of
 others that look like ours, the name.
 
@@ -26,7 +29,7 @@ from pathlib import Path
 from msparallel.devices.hccn import HccnRefusal
 from msparallel.devices.npu_smi import parse_info
 from msparallel.devices.query import HCCN_TOOL, NPU_SMI, find_tool, hccn_tool, npu_smi, run_tool
-from msparallel.devices.tool_text import DeviceUnavailable
+from msparallel.devices.tool_text import DeviceUnavailable, ToolHung
 from msparallel.doctor.device_rules import NEEDED
 from msparallel.doctor.env_rules import NOT_RECORDED
 from msparallel.doctor.env_values import elsewhere, variables
@@ -42,6 +45,7 @@ CLOCK = (("timedatectl", "show"), ("chronyc", "-n", "tracking"), ("ntpq", "-pn")
 FIREWALL = (("systemctl", "is-active", "firewalld"), ("firewall-cmd", "--state"), ("ufw", "status"), ("iptables", "-S"),
             ("nft", "list", "ruleset"))  # fmt: skip
 COMMAND_S = 10.0
+MOST_HUNG = 2
 HUAWEI = "0x19e5"
 NPU_PCI = ("0xd100", "0xd105", "0xd107", "0xd500", "0xd801", "0xd802", "0xd803", "0xd806")
 """PCI device ids of NPUs (the driver's npu_common.c, Ascend/mind-cluster)."""
@@ -80,25 +84,29 @@ def collect_devices(progress: Progress = _nothing) -> Recording:
         return _recording({})
     records: dict[str, Record] = {}
 
-    def ask(name: str, *arguments: str) -> str:
+    def ask(name: str, *arguments: str) -> bool:
+        """Whether it answered in time."""
         shown = f"npu-smi {' '.join(arguments)}"
         progress(shown)
+        answered = True
         try:
             text = npu_smi(*arguments)
         except DeviceUnavailable as refused:
-            text = f"{refused}\n"
+            text, answered = f"{refused}\n", not isinstance(refused, ToolHung)
         records[name] = Record(name, shown, text)
-        return text
+        return answered
 
-    table = ask("npu-smi_info.txt", "info")
+    ask("npu-smi_info.txt", "info")
     try:
-        ids = sorted({device.npu_id for device in parse_info(table, "npu-smi info").devices})
+        ids = sorted({device.npu_id for device in parse_info(records["npu-smi_info.txt"].text, "npu-smi info").devices})
     except UserError:
         return _recording(records)  # the rules say what is wrong with it
-    ask("npu-smi_map.txt", "info", "-m")
+    hung = int(not ask("npu-smi_map.txt", "info", "-m"))
     for npu_id in ids:
-        for kind in NPU_SMI_TYPES:
-            ask(f"npu-smi_{kind}_{npu_id}.txt", "info", "-t", kind, "-i", str(npu_id))
+        if hung >= MOST_HUNG:
+            break
+        names = [(f"npu-smi_{kind}_{npu_id}.txt", kind) for kind in NPU_SMI_TYPES]
+        hung += not all(ask(name, "info", "-t", kind, "-i", str(npu_id)) for name, kind in names)
     return _recording(records)
 
 
@@ -112,7 +120,10 @@ def collect_links(devices: Recording, progress: Progress = _nothing) -> Recordin
     except UserError:
         return _recording({})
     records: dict[str, Record] = {}
+    hung = 0
     for device in sorted({d.npu_id if d.phy_id is None else d.phy_id for d in found}):
+        if hung >= MOST_HUNG:
+            break
         for query in HCCN_GETS:
             name, shown = f"hccn_{query}_{device}.txt", f"hccn_tool -i {device} -{query} -g"
             progress(shown)
@@ -120,6 +131,10 @@ def collect_links(devices: Recording, progress: Progress = _nothing) -> Recordin
                 text = hccn_tool(device, f"-{query}", "-g")
             except HccnRefusal as refused:
                 text = "hccn_tool is busy, please try again.\n" if refused.busy else f"{refused}\n"
+            except ToolHung as refused:
+                records[name] = Record(name, shown, f"{refused}\n")
+                hung += 1
+                break
             except DeviceUnavailable as refused:
                 text = f"{refused}\n"
             records[name] = Record(name, shown, text)

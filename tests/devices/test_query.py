@@ -54,8 +54,9 @@ def test_a_refusal_on_stderr_with_a_code_is_told(tool):
     assert caught.value.code == -8005
 
 
-def test_a_tool_that_hangs_is_killed_with_its_children(tool):
-    tool("npu-smi", f"sleep 60 & echo $! > {tool.folder}/child; wait")
+@pytest.mark.parametrize("end", ["wait", "exit 0", "kill -9 $$"])
+def test_a_tool_that_hangs_is_killed_with_its_children(tool, end):
+    tool("npu-smi", f"sleep 60 & echo $! > {tool.folder}/child; {end}")
     with pytest.raises(DeviceUnavailable, match="did not answer within 0.5 s"):
         query_devices(timeout_s=0.5)
     child = int((tool.folder / "child").read_text())

@@ -118,6 +118,23 @@ def test_devices_and_links_are_asked_card_by_card(tools):
     assert set(together(devices, links).records) == set(devices.records) | set(links.records)
 
 
+def test_a_tool_that_hangs_is_not_asked_a_hundred_times(tools, monkeypatch):
+    monkeypatch.setattr(query.run_tool, "__kwdefaults__", query.run_tool.__kwdefaults__ | {"timeout_s": 0.3})
+    monkeypatch.setattr(query.npu_smi, "__kwdefaults__", {"timeout_s": 0.3})
+    monkeypatch.setattr(query.hccn_tool, "__kwdefaults__", {"timeout_s": 0.3, "wait_s": 0.0})
+    (tools.folder / "table").write_text(info_a3(range(8)))
+    hang = f'echo "$*" >> {tools.folder}/calls; exec sleep 60'
+    tools("npu-smi", f'case "$*" in info) cat {tools.folder}/table;; "info -m") echo;; *) {hang};; esac')
+    tools("hccn_tool", hang)
+    devices = collect_devices()
+    assert set(devices.records) == {"npu-smi_info.txt", "npu-smi_map.txt", "npu-smi_health_0.txt",
+                                    "npu-smi_health_1.txt"}  # fmt: skip
+    assert "did not answer" in devices.records["npu-smi_health_1.txt"].text
+    links = collect_links(devices)
+    assert list(links.records) == ["hccn_link_0.txt", "hccn_link_1.txt"]
+    assert len((tools.folder / "calls").read_text().splitlines()) == 4
+
+
 def test_without_tools_nothing_is_asked(tools):
     assert collect_devices().records == {} and collect_links(collect_devices()).records == {}
 
