@@ -1,8 +1,8 @@
-"""What npu-smi tells beside its table: `npu-smi info -t TYPE -i ID`, `npu-smi info -m`, `npu-smi info watch`.
+"""What npu-smi tells beside its table: `npu-smi info -t TYPE -i ID`, `npu-smi info -m`.
 
 In: the text. Out: Details (usages, common, health, board, ecc, memory, temp, power, spod-info ... all have lines
-`name : value`), MapEntry, WatchRow; DeviceUnavailable where npu-smi says that it cannot answer, UserError with file and
-line for anything else.
+`name : value`), MapEntry; DeviceUnavailable where npu-smi says that it cannot answer, UserError with file and line for
+anything else.
 
 `Chip ID` stands above the values of a chip (common) or below them (ecc, usages, temp, power): a block ends at an empty
 line, or where one of its names comes again. A block named `mcu` is the board's controller, not a chip.
@@ -191,65 +191,3 @@ def parse_map(text: str, name: str) -> tuple[MapEntry, ...]:
             "chip, as `npu-smi info -m` prints."
         )
     return tuple(entries)
-
-
-_WATCH = {
-    "Pwr(W)": "power_w",
-    "Temp(C)": "temperature_c",
-    "AI Core(%)": "aicore_percent",
-    "AI Cpu(%)": "aicpu_percent",
-    "Ctrl Cpu(%)": "ctrlcpu_percent",
-    "Memory(%)": "memory_percent",
-    "Memory BW(%)": "memory_bandwidth_percent",
-    "NPU Util(%)": "npu_percent",
-    "AI Cube(%)": "aicube_percent",
-}
-_WATCH_NAMES = re.compile("|".join(map(re.escape, ("NpuID(Idx)", "ChipId(Idx)", *_WATCH))))
-
-
-@dataclass(frozen=True, kw_only=True)
-class WatchRow:
-    """A line of `npu-smi info watch`: one sample of one chip; None where it was not asked for or is NA."""
-
-    npu_id: int
-    chip_id: int
-    line: int
-    power_w: float | None = None
-    temperature_c: float | None = None
-    aicore_percent: float | None = None
-    aicpu_percent: float | None = None
-    ctrlcpu_percent: float | None = None
-    memory_percent: float | None = None
-    memory_bandwidth_percent: float | None = None
-    npu_percent: float | None = None
-    aicube_percent: float | None = None
-
-
-def parse_watch(text: str, name: str) -> tuple[WatchRow, ...]:
-    """`npu-smi info watch [-s ptaicmbnu]`: all samples, in order; its columns are those that were asked for.
-
-    Raises:
-        DeviceUnavailable, UserError: as `parse_info`.
-    """
-    header: list[str] | None = None
-    rows = []
-    for place, line in numbered(text, name):
-        if line.startswith("NpuID"):
-            header = _WATCH_NAMES.findall(line)
-            if "".join(header).replace(" ", "") != line.replace(" ", "").replace("\t", ""):
-                raise wrong(place, line, f"Columns of `npu-smi info watch` are {', '.join(_WATCH)}.")
-        elif header and line:
-            words = line.split()
-            if len(words) != len(header):
-                raise wrong(place, line, f"Expected here are {len(header)} values: {', '.join(header)}.")
-            row = dict(zip(header, words, strict=True))
-            measured = {_WATCH[key]: number(value, key, place) for key, value in row.items() if key in _WATCH}
-            rows.append(WatchRow(npu_id=identifier(row["NpuID(Idx)"], "NpuID(Idx)", place),
-                                 chip_id=identifier(row.get("ChipId(Idx)", "0"), "ChipId(Idx)", place),
-                                 line=place.line, **measured))  # fmt: skip
-    if not rows:
-        raise refusal(text, name) or UserError(
-            f"{name}\n  There is no sample in it: a header 'NpuID(Idx)  ChipId(Idx)  Pwr(W) ...' and lines of "
-            "numbers, as `npu-smi info watch` prints."
-        )
-    return tuple(rows)

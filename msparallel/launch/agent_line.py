@@ -24,7 +24,6 @@ STOP = b"stop"
 """The line that ends the lease at once."""
 
 _WRITE_BYTES = 4096  # POSIX: a pipe that poll calls writable takes PIPE_BUF bytes without waiting
-_MOST_WAITING_BYTES = 1 << 20
 _PASSING = ("ranks", "devices", "disk")
 """Events that the next of their kind replaces: left out where nobody reads."""
 

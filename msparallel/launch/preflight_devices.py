@@ -21,7 +21,6 @@ from msparallel.errors import UserError, short
 from msparallel.launch.devices import ascend_devices
 from msparallel.plan import Plan
 
-GIB = 2**30
 _BAD_HEALTH = ("ALARM", "CRITICAL")
 """`Warning` devices train; npu-smi calls these two faults."""
 

@@ -47,11 +47,6 @@ class RankTime:
     def step_us(self) -> float:
         return self.computing_us + self.waits_us + self.bubble_us + self.free_us
 
-    @property
-    def busy_us(self) -> float:
-        """What the rank does before others can go on: it comes late by as much as this is longer than theirs."""
-        return self.computing_us + self.free_us
-
     def share(self, part_us: float) -> float:
         return part_us / self.step_us
 

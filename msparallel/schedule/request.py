@@ -19,7 +19,6 @@ from msparallel.plan import Plan
 from msparallel.schedule.chips import CHIPS, Chip
 
 Kind = Literal["vcjob", "ascendjob", "msjob", "deployment"]
-KINDS: tuple[Kind, ...] = ("vcjob", "ascendjob", "msjob", "deployment")
 JOB_DIR = "/job"
 """Where the volume with data, output and models stands in every pod; relative paths of a recipe begin there."""
 RECIPE_DIR = "/etc/msparallel/recipe"

@@ -141,11 +141,3 @@ MAP_A3 = """\
 \t0                              1                              1                          1              Ascend910
 \t0                              2                              -                          -              Mcu
 """
-
-WATCH = """\
-NpuID(Idx)  ChipId(Idx) Pwr(W)      Temp(C)     AI Core(%)  AI Cpu(%)   Ctrl Cpu(%) Memory(%)   Memory BW(%)
-2           0           90.1        34          0           0           2           5           0
-2           1           -           NA          7           0           0           5           0
-NpuID(Idx)  ChipId(Idx) Pwr(W)      Temp(C)     AI Core(%)  AI Cpu(%)   Ctrl Cpu(%) Memory(%)   Memory BW(%)
-2           0           90.2        34          1           0           2           5           0
-"""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from devices.npu_smi_texts import COMMON, ECC, INFO_310P, INFO_950, MAP_A3, USAGES, WATCH, info_a2, info_a3
+from devices.npu_smi_texts import COMMON, ECC, INFO_310P, INFO_950, MAP_A3, USAGES, info_a2, info_a3
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from msparallel.devices.npu_smi import parse_info
-from msparallel.devices.npu_smi_details import parse_details, parse_map, parse_watch
+from msparallel.devices.npu_smi_details import parse_details, parse_map
 from msparallel.devices.tool_text import CODES, DeviceUnavailable
 from msparallel.errors import UserError
 
@@ -149,7 +149,7 @@ def test_no_table_is_told():
     ],
 )  # fmt: skip
 def test_what_npu_smi_refuses_is_told_as_what_it_is(text, code, told):
-    for parse in (parse_info, parse_details, parse_map, parse_watch):
+    for parse in (parse_info, parse_details, parse_map):
         with pytest.raises(DeviceUnavailable, match=told) as caught:
             parse(text, "f")
         assert caught.value.code == code and caught.value.exit_code == 1
@@ -208,19 +208,6 @@ def test_the_map_says_which_id_is_which():
         parse_map("", "f")
 
 
-def test_watch_has_the_columns_that_were_asked_for():
-    rows = parse_watch(WATCH, "f")
-    assert [(r.chip_id, r.power_w, r.temperature_c, r.aicore_percent) for r in rows] == [
-        (0, 90.1, 34, 0), (1, None, None, 7), (0, 90.2, 34, 1)]  # fmt: skip
-    assert rows[0].npu_percent is None and rows[0].memory_percent == 5
-    wide = "NpuID(Idx)  AI Core(%)   Memory BW(%)   NPU Util(%)    AI Cube(%)\n7   1   2   3   NA\n"
-    assert [(r.npu_id, r.chip_id, r.npu_percent, r.aicube_percent) for r in parse_watch(wide, "f")] == [(7, 0, 3, None)]
-    with pytest.raises(UserError, match=r"f:2 .*\n.*5 values"):
-        parse_watch(wide.replace("NA", ""), "f")
-    with pytest.raises(UserError, match="Columns of"):
-        parse_watch(wide.replace("AI Cube", "AI Rube"), "f")
-
-
 KINDS = {"info": parse_info, "board": parse_details, "common": parse_details, "ecc": parse_details,
          "health": parse_details, "map": parse_map}  # fmt: skip
 
@@ -243,8 +230,7 @@ def test_every_sample_is_read_or_refused_with_a_reason(shared):
     assert len(read["map_m_910a.txt"]) == 8
 
 
-SEEDS = [info_a2(processes={0: [(4711, "python", 12)]}), info_a3(), INFO_310P, INFO_950, USAGES, COMMON, ECC, MAP_A3,
-         WATCH]  # fmt: skip
+SEEDS = [info_a2(processes={0: [(4711, "python", 12)]}), info_a3(), INFO_310P, INFO_950, USAGES, COMMON, ECC, MAP_A3]
 
 
 def fuzz(data):
@@ -259,7 +245,7 @@ def fuzz(data):
             line[:cut] + data.draw(st.text(max_size=12)) + line[cut:], "| " + data.draw(st.text(max_size=40)) + " |",
         ]))  # fmt: skip
     mangled = "\n".join(lines)
-    for parse in (parse_info, parse_details, parse_map, parse_watch):
+    for parse in (parse_info, parse_details, parse_map):
         try:
             parse(mangled, "f")
         except UserError as error:
@@ -282,7 +268,7 @@ def test_mangled_outputs_end_in_a_result_or_a_reason_at_length(data):
 @given(st.text(max_size=300) | st.binary(max_size=300).map(lambda b: b.decode("utf-8", "replace")))
 @settings(max_examples=150, **QUIET)
 def test_any_text_ends_in_a_result_or_a_reason(text):
-    for parse in (parse_info, parse_details, parse_map, parse_watch):
+    for parse in (parse_info, parse_details, parse_map):
         try:
             parse(text, "f")
         except UserError as error:
