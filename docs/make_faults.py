@@ -18,10 +18,11 @@ MARK = {
     "zh": "<!-- 以下由 `python docs/make_faults.py` 根据规则生成，请勿手工修改。 -->",
 }
 TITLES = {
-    "en": dict(zip(FILES, ("Starting", "Communication", "Devices", "Hosts", "Cluster", "Framework and script",
-                          "What no rule knows exactly"), strict=True)),
-    "zh": dict(zip(FILES, ("启动", "通信", "设备", "主机", "集群", "框架与脚本", "没有确切规则的错误"), strict=True)),
-}
+    "en": dict(zip(FILES, ("Environment", "Starting", "Collectives", "Links", "Who takes part", "Devices", "Operators",
+                          "Hosts", "Cluster", "Framework and script", "What no rule knows exactly"), strict=True)),
+    "zh": dict(zip(FILES, ("环境", "启动", "集合通信", "链路", "成员与调度", "设备", "算子", "主机", "集群", "框架与脚本",
+                          "没有确切规则的错误"), strict=True)),
+}  # fmt: skip
 WORDS = {
     "en": {"do": "Do", "looks": "Looks like", "follows": "Follows from", "causes": "any cause", "source": "Source",
            "warning": "A warning: it alone does not make the exit code 1.", "stop": ".", "and": ", "},

@@ -176,7 +176,8 @@ def checked(found: tuple[Rule, ...]) -> tuple[Rule, ...]:
     return found
 
 
-FILES = ("start", "communication", "device", "host", "cluster", "framework", "unknown")
+FILES = ("environment", "start", "collective", "link", "membership", "device", "operator", "host", "cluster", "framework",
+         "unknown")  # fmt: skip
 """The files of `faults/`, the most exact rules first."""
 
 
