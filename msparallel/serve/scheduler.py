@@ -19,17 +19,14 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from msparallel.serve.protocol import Chosen, Decode, Prefill, Step
-from msparallel.serve.sampling import Choice, Sampling
+from msparallel.serve.requests import Counts, Draining, Expired, FinishReason, QueueFull, Request, Running, Span
+from msparallel.serve.sampling import Choice
 from msparallel.serve.slots import Slots
 from msparallel.serve.waiting import WaitingQueue
 
-FinishReason = Literal["stop", "length"]
-Span = Literal["queue", "first_token", "between_tokens", "request"]
-"""From a request's arrival to its slot, to its first token, to its end; from one token to the next."""
 _FIRST_GUESS_S = 5.0
 """Seconds that a request takes, before one has ended."""
 
@@ -41,109 +38,10 @@ class EngineLike(Protocol):
         """Chosen tokens: one or none of a Prefill, one of each step of a Decode."""
 
 
-class QueueFull(Exception):
-    """Attributes:
-    retry_after_s: when a place will be free, by the requests that ended so far.
-    """
-
-    def __init__(self, retry_after_s: float):
-        super().__init__("the queue is full")
-        self.retry_after_s = retry_after_s
-
-
-class Draining(Exception):
-    """The server is about to end and takes nothing new."""
-
-
-class Expired(Exception):
-    """The request took longer than it may.
-
-    Attributes:
-        waiting: it had no slot yet.
-    """
-
-    def __init__(self, told: str, *, waiting: bool):
-        super().__init__(told)
-        self.waiting = waiting
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """Attributes:
-    prompt: token ids, at least one.
-    max_tokens: of the answer; with the prompt no more than the scheduler's `length`.
-    stop_tokens: ids that end the answer and are not part of it.
-    client: who sent it; clients take turns in the queue.
-    wait_s: it is given up after so long in the queue.
-    total_s: and after so long in all.
-    """
-
-    prompt: list[int]
-    max_tokens: int
-    sampling: Sampling = Sampling()
-    stop_tokens: frozenset[int] = frozenset()
-    client: str = ""
-    wait_s: float = 600.0
-    total_s: float = 86_400.0
-
-
-@dataclass(eq=False)
-class _Running:
-    """A request on its way.
-
-    Attributes:
-        read: prompt tokens whose keys and values stand in the slot.
-        answer: tokens chosen so far.
-        out: what the one who asked reads: Choices, then a FinishReason or an exception.
-    """
-
-    request: Request
-    arrived_s: float
-    out: asyncio.Queue[Choice | FinishReason | Exception] = field(default_factory=asyncio.Queue)
-    slot: int = -1
-    read: int = 0
-    reused: int = 0
-    started_s: float = 0.0
-    told_s: float = 0.0
-    answer: list[int] = field(default_factory=list)
-    ended: bool = False
-    timers: list[asyncio.TimerHandle] = field(default_factory=list)
-
-    @property
-    def prefilling(self) -> bool:
-        return self.read < len(self.request.prompt)
-
-    def holds(self) -> list[int]:
-        """Tokens whose keys and values stand in the slot: the last token of the answer was never read."""
-        return [*self.request.prompt[: self.read], *self.answer[:-1]]
-
-
-@dataclass
-class Counts:
-    """What happened so far: numbers for metrics.
-
-    Attributes:
-        prompt_tokens: read; reused_tokens of the prompts stood in a slot already.
-        steps: of decoding; stepped: requests summed over them.
-    """
-
-    accepted: int = 0
-    refused: int = 0
-    finished: int = 0
-    cancelled: int = 0
-    expired: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    reused_tokens: int = 0
-    answer_tokens: int = 0
-    steps: int = 0
-    stepped: int = 0
-
-
 class Answer:
     """The tokens of one request: iterate over it; `reason` is known afterwards."""
 
-    def __init__(self, scheduler: Scheduler, running: _Running):
+    def __init__(self, scheduler: Scheduler, running: Running):
         self._scheduler, self._running = scheduler, running
         self.reason: FinishReason | None = None
 
@@ -192,9 +90,9 @@ class Scheduler:
         self.counts = Counts()
         self._engine, self._clock = engine, clock
         self._slots = Slots(slots)
-        self._waiting: WaitingQueue[_Running] = WaitingQueue()
+        self._waiting: WaitingQueue[Running] = WaitingQueue()
         self._most_waiting = most_waiting
-        self._running: list[_Running] = []
+        self._running: list[Running] = []
         self._work = asyncio.Event()
         self._draining = False
         self._failure: Exception | None = None
@@ -239,7 +137,7 @@ class Scheduler:
         if self._draining:
             raise Draining("the server is about to end")
         self.check_room()
-        running = _Running(request, self._clock())
+        running = Running(request, self._clock())
         loop = asyncio.get_running_loop()
         running.timers = [loop.call_later(request.wait_s, self._expire, running, True),
                           loop.call_later(request.total_s, self._expire, running, False)]  # fmt: skip
@@ -260,29 +158,29 @@ class Scheduler:
         a crowd which is refused at once does not come back at once."""
         return max(1.0, self._took_s / self._slots.count * (1 + self.waiting / 2)) * random.uniform(1, 2)
 
-    def cancel(self, running: _Running) -> None:
+    def cancel(self, running: Running) -> None:
         """The one who asked has gone, or has what it wanted."""
         if not running.ended:
             self.counts.cancelled += 1
             self._leave(running)
 
-    def finish(self, running: _Running) -> None:
+    def finish(self, running: Running) -> None:
         """The one who asked has the whole answer."""
         if not running.ended:
             self._close(running)
             self._work.set()
 
-    def _leave(self, running: _Running) -> None:
+    def _leave(self, running: Running) -> None:
         self._over(running)
         if not self._waiting.remove(running):
             self._work.set()  # the loop takes its slot back between two steps
 
-    def _over(self, running: _Running) -> None:
+    def _over(self, running: Running) -> None:
         running.ended = True
         for timer in running.timers:
             timer.cancel()
 
-    def _expire(self, running: _Running, waiting: bool) -> None:
+    def _expire(self, running: Running, waiting: bool) -> None:
         """A timer rang: also while the engine does not answer."""
         if running.ended or (waiting and running.slot >= 0):
             return
@@ -371,7 +269,7 @@ class Scheduler:
         for one, choice in zip(rows, chosen.choices, strict=True):
             self._give(one, choice)
 
-    def _give(self, one: _Running, choice: Choice) -> None:
+    def _give(self, one: Running, choice: Choice) -> None:
         """A token to the one who asked, and its end where this was the last."""
         one.answer.append(choice.token)
         if one.ended:  # left while the engine worked
@@ -390,11 +288,11 @@ class Scheduler:
             self._end(one, "length")
         return None
 
-    def _end(self, one: _Running, reason: FinishReason) -> None:
+    def _end(self, one: Running, reason: FinishReason) -> None:
         self._close(one)
         one.out.put_nowait(reason)
 
-    def _close(self, one: _Running) -> None:
+    def _close(self, one: Running) -> None:
         self._over(one)
         self.counts.finished += 1
         now = self._clock()

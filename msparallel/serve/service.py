@@ -28,8 +28,9 @@ from msparallel.serve.chat_prompt import ChatPrompt
 from msparallel.serve.chat_template import ChatTemplate, TemplateRefused
 from msparallel.serve.metrics import ServeMetrics
 from msparallel.serve.protocol import Loading
+from msparallel.serve.requests import Draining, Expired, QueueFull, Request
 from msparallel.serve.sampling import Sampling
-from msparallel.serve.scheduler import Draining, EngineLike, Expired, QueueFull, Request, Scheduler
+from msparallel.serve.scheduler import EngineLike, Scheduler
 from msparallel.serve.text_tokenizer import TextTokenizer
 
 State = Literal["starting", "ready", "draining", "failed"]

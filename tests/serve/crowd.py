@@ -39,8 +39,8 @@ async def exchange(host: str, port: int, body: dict[str, object]) -> tuple[int, 
     reader, writer = await asyncio.open_connection(host, port)
     try:
         data = json.dumps(body).encode()
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
-                     b"Content-Length: %d\r\n\r\n" % len(data) + data)  # fmt: skip
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                     b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data) + data)  # fmt: skip
         answer = await reader.read(-1)
     finally:
         writer.close()

@@ -56,8 +56,8 @@ def test_sigterm_under_load_finishes_what_was_let_in():
 def slow_request(address: str, found: list) -> threading.Thread:
     def ask() -> None:
         try:
-            found.append(httpx.post(f"{address}/v1/completions", timeout=60,
-                                    json={"model": MODEL, "prompt": "a", "max_tokens": 500, "stream": True}))  # fmt: skip
+            body = {"model": MODEL, "prompt": "a", "max_tokens": 500, "stream": True}
+            found.append(httpx.post(f"{address}/v1/completions", json=body, timeout=60))
         except httpx.HTTPError as error:
             found.append(error)
 

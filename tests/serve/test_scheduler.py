@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msparallel.serve.protocol import Decode, Prefill
-from msparallel.serve.scheduler import Draining, Expired, QueueFull, Request, Scheduler
+from msparallel.serve.requests import Draining, Expired, QueueFull, Request
+from msparallel.serve.scheduler import Scheduler
 
 pytestmark = pytest.mark.pure
 
