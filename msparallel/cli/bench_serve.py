@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from msparallel.cli.numbers import Number
+from msparallel.errors import RunError, UserError, short
 
 if TYPE_CHECKING:
+    import httpx
+
     from msparallel.serve.load import Load, Summary
+
+MOST_REQUESTS = 1_000_000
+_MODELS_BYTES = 1 << 20
+_MODELS_S = 10.0
 
 
 class _Span(click.ParamType):
@@ -23,8 +32,8 @@ class _Span(click.ParamType):
         if isinstance(value, tuple):
             return value
         low, dash, high = str(value).partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()):
-            self.fail(f"{value!r} is neither a number nor a span such as 16-64.", param, ctx)
+        if not all(re.fullmatch("[0-9]{1,7}", end) for end in ([low, high] if dash else [low])):
+            self.fail(f"{short(value, 60)!r} is neither a number nor a span such as 16-64.", param, ctx)
         first, last = int(low), int(high or low)
         if not 1 <= first <= last <= 1_000_000:
             self.fail(f"{value!r}: from 1, and the smaller number first.", param, ctx)
@@ -41,7 +50,7 @@ Examples:
 @click.option("--concurrency", metavar="N,...",
               help="Closed loop: clients at once; several make a sweep.  [default: 1,4,16]")  # fmt: skip
 @click.option("--rate", metavar="R,...", help="Open loop: requests a second at random moments; several make a sweep.")
-@click.option("--requests", type=click.IntRange(1, 1_000_000), default=64, show_default=True,
+@click.option("--requests", type=click.IntRange(1, MOST_REQUESTS), default=64, show_default=True,
               help="Of each closed loop.")  # fmt: skip
 @click.option("--duration", "duration_s", type=Number(1, 86_400), default=60.0, show_default=True,
               help="Seconds in which an open loop sends.")  # fmt: skip
@@ -71,6 +80,14 @@ def command(
     if concurrency and rate:
         raise click.UsageError("--concurrency is a closed loop, --rate an open one: give one of them.")
     points = _numbers(rate, "--rate") if rate else _numbers(concurrency or "1,4,16", "--concurrency")
+    if rate and max(points) * duration_s > MOST_REQUESTS:
+        raise UserError(f"--rate {max(points):g} for --duration {duration_s:g} are {max(points) * duration_s:,.0f} "
+                        f"requests; at most {MOST_REQUESTS:,} are sent, for example --duration "
+                        f"{max(1, MOST_REQUESTS // max(points)):g}.")  # fmt: skip
+    if plot:
+        from msparallel.report.scatter import check_picture
+
+        check_picture(plot)  # before an hour of load
     load = Load(url=_base(url), model="", prompt_words=prompt_words, answer_tokens=answer_tokens, seed=seed,
                 api_key=_key(api_key_env))  # fmt: skip
     load = _with_model(load, model)
@@ -100,14 +117,13 @@ def command(
 def _base(url: str) -> str:
     from urllib.parse import urlsplit
 
-    from msparallel.errors import UserError, short
-
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port
     except ValueError as error:
         raise UserError(f"{short(url)}: {error}. A server's URL looks like http://127.0.0.1:8000") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+    plain = url.isascii() and url.isprintable() and " " not in url and len(url) <= 2000
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or not plain:
         raise UserError(f"{short(url)} is no URL of a server. One looks like http://127.0.0.1:8000")
     path = parts.path.rstrip("/")
     path = path[:-3] if path.endswith("/v1") else path
@@ -116,8 +132,6 @@ def _base(url: str) -> str:
 
 
 def _numbers(text: str, option: str) -> list[float]:
-    from msparallel.errors import UserError, short
-
     try:
         found = [float(part) for part in text.split(",")]
     except ValueError:
@@ -129,13 +143,15 @@ def _numbers(text: str, option: str) -> list[float]:
 
 
 def _key(name: str | None) -> str | None:
-    from msparallel.errors import UserError, short
-
     if name is None:
         return None
-    if not os.environ.get(name):
+    key = os.environ.get(name)
+    if not key:
         raise UserError(f"--api-key-env {short(name, 60)}: no such variable, or it is empty.")
-    return os.environ[name]
+    if not re.fullmatch("[!-~]{1,1000}", key):  # the HTTP library's message would show it
+        raise UserError(f"--api-key-env {short(name, 60)}: what it holds is no key: at most 1,000 visible ASCII "
+                        "characters, without a space or a line's end.")  # fmt: skip
+    return key
 
 
 def _with_model(load: Load, model: str | None) -> Load:
@@ -144,20 +160,37 @@ def _with_model(load: Load, model: str | None) -> Load:
 
     import httpx
 
-    from msparallel.errors import RunError
-
     headers = {"Authorization": f"Bearer {load.api_key}"} if load.api_key else {}
+    shown = f"{short(load.url)}/v1/models"
     try:
-        answer = httpx.get(f"{load.url}/v1/models", headers=headers, timeout=10)
-        answer.raise_for_status()
-        first = answer.json()["data"][0]["id"]
+        client = httpx.Client(headers=headers, timeout=_MODELS_S)
+    except (ImportError, OSError, ValueError) as error:  # a proxy, or a file of certificates
+        raise UserError(f"What the environment says of proxies and certificates cannot be used: {error}") from None
+    try:
+        with client, client.stream("GET", f"{load.url}/v1/models") as answer:
+            answer.raise_for_status()
+            first = json.loads(_bounded(answer, shown))["data"][0]["id"]
+            if not isinstance(first, str):
+                raise TypeError
     except httpx.HTTPStatusError as error:
-        raise RunError(f"{load.url}/v1/models answers {error.response.status_code}.") from None
+        raise RunError(f"{shown} answers {error.response.status_code}.") from None
     except httpx.HTTPError as error:
         raise RunError(f"{load.url}\n  No server answers there ({error}). Start one: msparallel serve RECIPE") from None
-    except (ValueError, LookupError, TypeError):
-        raise RunError(f"{load.url}/v1/models names no model: this is no OpenAI-compatible server.") from None
-    return replace(load, model=model or str(first))
+    except httpx.InvalidURL as error:
+        raise UserError(f"{short(load.url)} is no URL of a server: {error}") from None
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise RunError(f"{shown} names no model: this is no OpenAI-compatible server.") from None
+    return replace(load, model=model or first)
+
+
+def _bounded(answer: httpx.Response, shown: str) -> bytes:
+    """What a server sends, of a bounded size and in a bounded time."""
+    data, began_s = bytearray(), time.monotonic()
+    for part in answer.iter_bytes():
+        data += part
+        if len(data) > _MODELS_BYTES or time.monotonic() - began_s > _MODELS_S:
+            raise RunError(f"{shown} does not end: more than {_MODELS_BYTES:,} bytes, or {_MODELS_S:g} s.")
+    return bytes(data)
 
 
 def _table(results: list[tuple[float, Summary]], name: str) -> str:

@@ -9,6 +9,9 @@ it was sent, when its first and every further piece came, how it ended; percenti
 Closed loop: so many clients, each sends its next request when it has its answer, so the server sets the pace. Open
 loop: requests come at random moments (Poisson) whatever the server does, as from many people; only this shows what a
 server does when it is too slow.
+
+What a server sends is not trusted: a line, an answer and its time are bounded, and what is no piece of an answer fails
+the request that it came for, with the reason.
 """
 
 from __future__ import annotations
@@ -17,12 +20,18 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import numpy as np
+
+from msparallel.errors import printable, short
+
+MOST_LINE_BYTES = 1 << 20
+MOST_ANSWER_BYTES = 64 << 20
+MOST_TOKENS = 10**9
 
 WORDS = ("river", "stone", "light", "seven", "machine", "paper", "under", "green", "window", "circle", "north",
          "answer")  # fmt: skip
@@ -33,6 +42,7 @@ class Load:
     """Attributes:
     url: of the server, without /v1.
     prompt_words, answer_tokens: (least, most) of each request, drawn evenly.
+    timeout_s: of a whole answer.
     """
 
     url: str
@@ -122,32 +132,64 @@ async def _ask(client: httpx.AsyncClient, load: Load, number: int, began: float)
     }  # fmt: skip
     seen = Seen(time.perf_counter() - began)
     try:
-        async with client.stream("POST", "/v1/completions", json=body) as answer:
-            seen.status = answer.status_code
-            if answer.status_code != 200:
-                seen.error = f"HTTP {answer.status_code}"
-                await answer.aread()
-                return seen
-            async for line in answer.aiter_lines():
-                if line == "data: [DONE]":
-                    seen.done_s = time.perf_counter() - began
-                elif line.startswith("data: "):
-                    _piece(seen, json.loads(line[6:]), time.perf_counter() - began)
-    except (httpx.HTTPError, ValueError) as error:
+        await asyncio.wait_for(_read(client, body, seen, began), load.timeout_s)
+    except asyncio.TimeoutError:
+        seen.error = f"no whole answer within {load.timeout_s:g} s"
+    except (httpx.HTTPError, ValueError, RecursionError) as error:
         seen.error = f"{type(error).__name__}: {error}"
     if seen.done_s is None and not seen.error:
         seen.error = "the answer ended early"
+    seen.error = printable(short(seen.error))
     return seen
 
 
-def _piece(seen: Seen, piece: dict[str, Any], now: float) -> None:
-    if "error" in piece:
+async def _read(client: httpx.AsyncClient, body: dict[str, Any], seen: Seen, began: float) -> None:
+    async with client.stream("POST", "/v1/completions", json=body) as answer:
+        seen.status = answer.status_code
+        if answer.status_code != 200:
+            seen.error = f"HTTP {answer.status_code}"
+        async for line in _lines(answer):  # to the end in any case, so that the connection can be used again
+            if seen.error:
+                continue
+            if line == b"data: [DONE]":
+                seen.done_s = time.perf_counter() - began
+            elif line.startswith(b"data: "):
+                _piece(seen, json.loads(line[6:].decode("utf-8")), time.perf_counter() - began)
+
+
+async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """Lines of an answer. Raises ValueError for one that is too long."""
+    rest, total = b"", 0
+    async for part in answer.aiter_bytes():
+        total += len(part)
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            yield line.rstrip(b"\r")
+        if len(rest) > MOST_LINE_BYTES or total > MOST_ANSWER_BYTES:
+            raise ValueError(f"the server sent a line of more than {MOST_LINE_BYTES:,} bytes, or more than "
+                             f"{MOST_ANSWER_BYTES:,} for one answer")  # fmt: skip
+    yield rest.rstrip(b"\r")
+
+
+def _piece(seen: Seen, piece: Any, now: float) -> None:
+    """Raises ValueError for what is no piece of a completion."""
+    choices, usage = (piece.get("choices", []), piece.get("usage")) if isinstance(piece, dict) else (None, None)
+    if isinstance(piece, dict) and "error" in piece:
         seen.error = str(piece["error"])
         return
-    if any(choice.get("text") for choice in piece.get("choices", ())):
+    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+        raise ValueError(f"no piece of a completion: {short(json.dumps(piece), 60)}")
+    if any(choice.get("text") for choice in choices):
         seen.pieces_s.append(now)
-    if usage := piece.get("usage"):
-        seen.prompt_tokens, seen.answer_tokens = usage["prompt_tokens"], usage["completion_tokens"]
+    if usage is not None:
+        seen.prompt_tokens, seen.answer_tokens = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+
+
+def _count(usage: Any, key: str) -> int:
+    count = usage.get(key) if isinstance(usage, dict) else None
+    if type(count) is not int or not 0 <= count <= MOST_TOKENS:
+        raise ValueError(f"usage.{key} is no number of tokens: {short(json.dumps(usage), 60)}")
+    return count
 
 
 @dataclass(frozen=True, kw_only=True)
