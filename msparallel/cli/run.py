@@ -42,24 +42,27 @@ def command(
     from msparallel.plan import resolve
     from msparallel.recipe.load import load_recipe
     from msparallel.train.prepare import prepare
-    from msparallel.train.run import closing_text, move_aside, notice, run_dir, run_recipe, sole_run
+    from msparallel.train.run import check_no_run, closing_text, move_aside, notice, run_dir, run_recipe, sole_run
 
     plan = resolve(load_recipe(recipe_name, overrides))
     if plan.recipe.train is None:
         raise UserError(f"{plan.recipe.path}\n  The recipe has no `train` section: there is nothing to train.")
     several = plan.nodes > 1
-    if several and not print_command and (node_rank is None or master_addr is None or master_port is None):
+    if several and (node_rank is None or master_addr is None or master_port is None):
         raise UserError(
             f"{plan.recipe.name} runs on {plan.nodes} machines. On each of them, with its own number:\n"
             f"  msparallel run {recipe_name} --node-rank 0..{plan.nodes - 1} --master-addr ADDRESS_OF_MACHINE_0 "
             f"--master-port 8118\n"
             f"Or all of them from one: msparallel launch {recipe_name} --hosts FILE"
         )
+    if not several and (node_rank is not None or master_addr is not None):
+        given = "--node-rank" if node_rank is not None else "--master-addr"
+        raise UserError(f"{given}: {plan.recipe.name} runs on one machine; leave it out: msparallel run {recipe_name}")
     address, port = master_addr or "127.0.0.1", master_port
     if print_command:
-        click.echo(
-            shlex.join(msrun_command(plan, node_rank=node_rank or 0, master_addr=address, master_port=port or 8118))
-        )
+        argv = msrun_command(plan, node_rank=node_rank or 0, master_addr=address, master_port=port or 8118)
+        check_no_run(plan, node_rank or 0)  # msrun would empty the logs of a run that is going on
+        click.echo(json.dumps({"argv": argv}) if as_json else shlex.join(argv))
         return
     check_devices(plan)
     check_mindspore()

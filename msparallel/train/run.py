@@ -110,8 +110,7 @@ def sole_run(plan: Plan, part: int | str = 0, doing: str = "training") -> Iterat
     """
     import fcntl  # not on Windows, where nothing trains
 
-    folder = run_dir(plan)
-    path = folder.with_name(f".{folder.name}.{part}.lock")  # beside it: --fresh moves the folder
+    folder, path = run_dir(plan), _lock_file(plan, part)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w")
@@ -127,6 +126,30 @@ def sole_run(plan: Plan, part: int | str = 0, doing: str = "training") -> Iterat
         except OSError:  # a file system without locks
             notice(f"{path.parent} has no file locks: start no second run of {plan.recipe.name} there.")
         yield
+
+
+def check_no_run(plan: Plan, part: int | str = 0) -> None:
+    """Raise RunError where a process holds the run's folder for this part; nothing is written or held."""
+    import fcntl
+
+    try:
+        file = _lock_file(plan, part).open("r")
+    except OSError:  # nobody ever held it, or it cannot be looked at
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunError(f"{run_dir(plan)}\n  Another process is training here. Wait for it, or set another "
+                           "train.output_dir.") from error  # fmt: skip
+        except OSError:  # a file system without locks
+            return
+
+
+def _lock_file(plan: Plan, part: int | str) -> Path:
+    """Beside the run's folder, since --fresh moves that."""
+    folder = run_dir(plan)
+    return folder.with_name(f".{folder.name}.{part}.lock")
 
 
 def versions() -> dict[str, str]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from handmade import Lines, micro_batches, tensor
 
-from msparallel.compile.dryrun import Job, Variant, _read
+from msparallel.compile.dryrun import Job, Variant, read_rank
 from msparallel.compile.expand import Constant, Output, UnreadableGraph, expand
 from msparallel.compile.graph import ConstantTensor, TensorType
 from msparallel.compile.order import cell_path, live_bytes, run_order
@@ -220,4 +220,4 @@ def test_a_graph_that_cannot_be_read_is_told_with_its_rank(tmp_path):
     one = {"mesh": Mesh(dp=2), "devices_per_node": 2, "stage_layers": (2,)}
     job = Job(source="my.yaml", overrides=(), variants=(variant,), **one)
     with pytest.raises(RunError, match=r"my\.yaml\n.*rank 1.*step calls itself.*Python number instead\."):
-        _read(job, request, variant)
+        read_rank(job, request, variant)

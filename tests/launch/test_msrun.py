@@ -18,7 +18,7 @@ from msparallel.launch.msrun import check_port, clear_logs, free_port, msrun_com
 from msparallel.launch.status import WorkerStatus, first_failure, read_states
 from msparallel.plan import resolve
 from msparallel.recipe.load import load_recipe
-from msparallel.train.run import RunResult, closing_text
+from msparallel.train.run import RunResult, closing_text, sole_run
 
 pytestmark = pytest.mark.pure
 
@@ -53,6 +53,8 @@ def test_print_command_prints_it_and_starts_nothing(tmp_path):
         "3",
         "--master-addr",
         "10.0.0.1",
+        "--master-port",
+        "8118",
         cwd=tmp_path,
     )
     assert done.returncode == 0 and done.stdout.startswith("msrun --worker_num 64 ")
@@ -60,9 +62,30 @@ def test_print_command_prints_it_and_starts_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_several_machines_need_their_numbers():
-    done = run("run", "llama2_13b_dp8_tp4_pp2")
-    assert done.returncode == 2 and "--node-rank 0..7 --master-addr" in done.stderr
+@pytest.mark.parametrize("more", [[], ["--print-command"]])
+def test_several_machines_need_their_numbers(more):
+    done = run("run", "llama2_13b_dp8_tp4_pp2", *more)
+    assert done.returncode == 2 and "--node-rank 0..7 --master-addr" in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize("given", [["--node-rank", "0"], ["--master-addr", "10.0.0.1"]])
+def test_one_machine_has_no_number(given):
+    done = run("run", "gpt_tiny_dp2_cpu", *given, "--master-port", "8118", "--print-command")
+    assert done.returncode == 2 and f"{given[0]}: gpt_tiny_dp2_cpu runs on one machine" in done.stderr
+
+
+def test_print_command_as_json(tmp_path):
+    done = run("run", "gpt_tiny_dp2_cpu", "--print-command", "--json", cwd=tmp_path)
+    assert done.returncode == 0 and json.loads(done.stdout)["argv"][:3] == ["msrun", "--worker_num", "2"]
+
+
+def test_no_command_is_printed_that_would_empty_the_logs_of_a_run(tmp_path):
+    plan = resolve(load_recipe("gpt_tiny_dp2_cpu", [f"train.output_dir={tmp_path}"]))
+    words = ["run", "gpt_tiny_dp2_cpu", f"train.output_dir={tmp_path}", "--print-command"]
+    with sole_run(plan):
+        done = run(*words)
+    assert done.returncode == 1 and not done.stdout and "Another process is training here" in done.stderr
+    assert run(*words).returncode == 0
 
 
 def test_fresh_is_for_one_machine():
