@@ -188,8 +188,11 @@ def test_a_zombie_does_not_run(tmp_path):
     zombie.wait()
 
 
-@pytest.mark.parametrize("script, words", [("run_1node.sh", []), ("run_multinode.sh", ["0", "127.0.0.1", "8118"])])
-def test_scripts_print_the_command_and_run_it(repo, tmp_path, script, words):
+@pytest.mark.parametrize("script, words, more", [
+    ("run_1node.sh", [], []),
+    ("run_multinode.sh", ["0", "127.0.0.1", "8118"], ["cluster.nodes=2", "cluster.devices_per_node=1"]),
+])  # fmt: skip
+def test_scripts_print_the_command_and_run_it(repo, tmp_path, script, words, more):
     """With stand-ins for the two programs on the path."""
     for name, text in (
         ("msrun", '#!/bin/sh\necho "msrun was given $*"\n'),
@@ -199,7 +202,7 @@ def test_scripts_print_the_command_and_run_it(repo, tmp_path, script, words):
         (tmp_path / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(repo)}
     done = subprocess.run(
-        ["bash", str(repo / "launch" / script), *words, "gpt_tiny_dp2_cpu", "train.steps=30"],
+        ["bash", str(repo / "launch" / script), *words, "gpt_tiny_dp2_cpu", *more, "train.steps=30"],
         capture_output=True,
         text=True,
         env=environment,
