@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from msparallel.launch.agent import mark_of
+from msparallel.launch.connections import Agent
 from msparallel.launch.hosts import Layout
 from msparallel.launch.preflight_ask import Asking
 from msparallel.plan import Plan
-from msparallel.supervise.agents import Agent, Agents
+from msparallel.supervise.agents import Agents
 from msparallel.supervise.fault import Fault, fault_of, first_cause, is_sure
 from msparallel.supervise.watch import SILENT_S, Place, Watch
 from msparallel.train.run import reporting_rank

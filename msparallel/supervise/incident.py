@@ -13,31 +13,34 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from msparallel.diagnose.diagnose import diagnose
-from msparallel.diagnose.findings import Finding
-from msparallel.errors import UserError
+from msparallel.errors import short
+from msparallel.launch.processes import die_with_parent
 from msparallel.supervise.attempt import Outcome
 
 MOST_BYTES = 64 * 2**20
 """Of one log: of a longer one its first and last half are kept."""
+DIAGNOSIS_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Incident:
     """Attributes:
     folder: of it, None where it could not be written.
-    cause: what `diagnose` found in the logs, None where nothing or where they could not be kept.
-    problem: why it could not be written, empty where it was.
+    cause: the first error among the findings that no other one explains, None where there is none.
+    findings: of `diagnose --json`, the root cause first.
+    problem: why it could not be kept or diagnosed, empty where it was.
     """
 
     folder: Path | None
-    cause: Finding | None
-    findings: tuple[Finding, ...] = ()
+    cause: dict[str, Any] | None
+    findings: tuple[dict[str, Any], ...] = ()
     problem: str = ""
 
 
@@ -53,12 +56,30 @@ def keep(run_folder: Path, outcome: Outcome) -> Incident:
         if folder is not None:  # half of it helps nobody, and the room may be wanted
             shutil.rmtree(folder, ignore_errors=True)
         return Incident(folder=None, cause=None, problem=f"The incident could not be kept: {error}.")
+    findings, problem = _diagnose(folder / "logs")
+    errors = [one for one in findings if one.get("severity") == "error" and one.get("consequence_of") is None]
+    return Incident(folder=folder, cause=errors[0] if errors else None, findings=tuple(findings), problem=problem)
+
+
+def _diagnose(folder: Path) -> tuple[list[dict[str, Any]], str]:
+    """Findings, and why there are none. In a process of its own, for a bounded time: the run goes on all the same."""
+    package = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     try:
-        findings = diagnose(folder / "logs").findings
-    except UserError as error:
-        return Incident(folder=folder, cause=None, problem=str(error))
-    errors = [one for one in findings if one.severity == "error" and one.explained_by is None]
-    return Incident(folder=folder, cause=errors[0] if errors else None, findings=findings)
+        done = subprocess.run(
+            [sys.executable, "-m", "msparallel", "diagnose", str(folder), "--json"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env={**os.environ, "PYTHONPATH": path},
+            timeout=DIAGNOSIS_S,
+            preexec_fn=die_with_parent,
+        )
+        return list(json.loads(done.stdout)["findings"]), ""
+    except subprocess.TimeoutExpired:
+        return [], f"The diagnosis took more than {DIAGNOSIS_S:g} s and was ended."
+    except (ValueError, KeyError):
+        words = done.stderr.decode(errors="replace").strip().splitlines() or [f"code {done.returncode}"]
+        return [], f"The diagnosis failed: {short(words[-1], 300)}"
 
 
 def write(incident: Incident, outcome: Outcome, record: Mapping[str, Any]) -> None:
@@ -70,7 +91,7 @@ def write(incident: Incident, outcome: Outcome, record: Mapping[str, Any]) -> No
         "fault": asdict(outcome.fault) if outcome.fault else None,
         "left": list(outcome.left),
         "devices": outcome.devices,
-        "diagnosis": {"findings": [finding.to_json() for finding in incident.findings], "problem": incident.problem},
+        "diagnosis": {"findings": list(incident.findings), "problem": incident.problem},
     }
     try:
         (incident.folder / "incident.json").write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

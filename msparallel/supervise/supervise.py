@@ -243,7 +243,7 @@ class _Supervisor:
             action=decision.action,
             reason=decision.reason,
             text=fault.text,
-            cause=incident.cause.rule.id if incident.cause else "",
+            cause=str(incident.cause.get("rule", "")) if incident.cause else "",
             incident=str(incident.folder) if incident.folder else None,
         )
         write(incident, outcome, asdict(record))
@@ -306,7 +306,7 @@ class _Supervisor:
         self._say(f"Attempt {record.attempt} {ended_text(record)}")
         self._say("\n".join(f"  {line}" for line in _first_lines(record.text)))
         if incident.cause is not None:
-            self._say(f"  The logs say: {incident.cause.rule.id}: {short(incident.cause.root_cause, 300)}")
+            self._say(f"  The logs say: {record.cause}: {short(incident.cause.get('root_cause', ''), 300)}")
         if incident.problem:
             self._say(f"  {short(incident.problem, 300)}")
         if record.incident:

@@ -36,12 +36,25 @@ def test_logs_are_kept_with_what_is_wrong_in_them(tmp_path):
     first = keep(folder, words)
     assert first.folder == folder / "incidents" / "001" and first.problem == ""
     assert sorted(path.name for path in (first.folder / "logs").iterdir()) == ["agent_0.log", "worker_0.log"]
-    assert first.cause is not None and first.cause.evidence[0].file == "worker_0.log"
+    assert first.cause is not None and first.cause["evidence"][0]["file"] == "worker_0.log"
     write(first, words, {"attempt": 1})
     told = json.loads((first.folder / "incident.json").read_text())
     assert told["attempt"] == 1 and told["fault"]["rank"] == 1
-    assert told["diagnosis"]["findings"][0]["rule"] == first.cause.rule.id
+    assert told["diagnosis"]["findings"][0]["rule"] == first.cause["rule"]
     assert keep(folder, outcome()).folder.name == "002"
+
+
+@pytest.mark.parametrize(
+    "program, told", [("exit 3\n", "code 3"), ("echo boom >&2; exit 1\n", "boom"), ("exec sleep 9\n", "0.5 s")]
+)
+def test_a_diagnosis_that_fails_keeps_nothing_from_going_on(tmp_path, monkeypatch, program, told):
+    stand_in = tmp_path / "python"
+    stand_in.write_text(f"#!/bin/sh\n{program}")
+    stand_in.chmod(0o755)
+    monkeypatch.setattr(incidents.sys, "executable", str(stand_in))
+    monkeypatch.setattr(incidents, "DIAGNOSIS_S", 0.5)
+    found = keep(run_folder(tmp_path), outcome())
+    assert found.folder is not None and found.findings == () and told in found.problem
 
 
 def test_numbers_go_on_after_the_highest(tmp_path):
