@@ -10,10 +10,8 @@ which end with this one, and after a bounded time.
 from __future__ import annotations
 
 import json
-import os
 import platform
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -26,7 +24,7 @@ from msparallel.doctor.finding import Evidence, Finding
 from msparallel.doctor.ladder import Rung
 from msparallel.errors import RecipeError, UserError, printable, short
 from msparallel.launch.devices import check_devices
-from msparallel.launch.msrun import free_port
+from msparallel.launch.msrun import free_port, own_msrun, worker_environment
 from msparallel.plan import Plan, resolve
 from msparallel.recipe.load import load_recipe
 
@@ -49,11 +47,12 @@ def run_collective(devices: int, timeout_s: float = COLLECTIVE_S) -> Rung:
     workers, target = (devices, "Ascend") if devices else (CPU_WORKERS, "CPU")
     with tempfile.TemporaryDirectory(prefix="msparallel_doctor_") as made:
         folder = Path(made)
-        command = [_msrun(), "--worker_num", workers, "--local_worker_num", workers, "--master_port", free_port(),
+        command = [own_msrun(), "--worker_num", workers, "--local_worker_num", workers, "--master_port", free_port(),
                    "--log_dir", folder / "logs", "--join", True, "--cluster_time_out", 120, "python", "-m",
                    "msparallel.doctor.allreduce_worker", folder, target, ELEMENTS]  # fmt: skip
+        environment = worker_environment(0 if devices else workers)
         try:
-            answer = run_tool([str(word) for word in command], timeout_s=timeout_s, environment=_environment(workers))
+            answer = run_tool([str(word) for word in command], timeout_s=timeout_s, environment=environment)
         except DeviceUnavailable as error:
             return _collective_broken(folder, workers, f"{error} Nothing came back.")
         return _collective(folder, workers, target, answer)
@@ -114,7 +113,7 @@ def run_smallest(devices: int, timeout_s: float = SMALLEST_S) -> Rung:
         words = ["run", SMALLEST, *overrides, f"train.output_dir={made}", "--json"]
         command = [sys.executable, "-m", "msparallel", *words]
         try:
-            answer = run_tool(command, timeout_s=timeout_s, environment=_environment(devices or CPU_WORKERS),
+            answer = run_tool(command, timeout_s=timeout_s, environment=worker_environment(0),
                               with_stderr=False)  # fmt: skip
         except DeviceUnavailable as error:
             return _smallest_broken(str(error))
@@ -191,19 +190,5 @@ def _recipe_broken(plan: Plan, rule: str, cause: str, remedy: str) -> Rung:
     return Rung(name="recipe", state="broken", told=f"{plan.recipe.name}: {cause}", findings=(Finding(
         rule=rule, severity="error", root_cause=cause, remedy=remedy,
         evidence=(Evidence(plan.recipe.path, 1, plan.recipe.name),)),))  # fmt: skip
-
-
-def _msrun() -> str:
-    beside = Path(sys.executable).parent / "msrun"
-    return str(beside) if beside.exists() else shutil.which("msrun") or "msrun"
-
-
-def _environment(workers: int) -> dict[str, str]:
-    """This Python first on the path, since msrun calls `python`, and this package importable."""
-    package = str(Path(__file__).resolve().parents[2])
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    threads = max(1, len(os.sched_getaffinity(0)) // workers)
-    python_path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    return {"OMP_NUM_THREADS": str(threads), **os.environ, "PATH": path, "PYTHONPATH": python_path}
 
 

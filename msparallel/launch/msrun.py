@@ -162,10 +162,10 @@ def launch(
     msrun_log = logs / f"msrun_{node_rank}.log"
     with msrun_log.open("wb") as output:
         process = subprocess.Popen(
-            _resolved(command),
+            [own_msrun(), *command[1:]],
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=_environment(plan),
+            env=worker_environment(plan.devices_per_node if plan.hardware.target == "CPU" else 0),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             preexec_fn=die_with_parent,
@@ -277,24 +277,27 @@ def clear_logs(logs: Path, ranks: range) -> None:
         ) from error
 
 
-def _environment(plan: Plan) -> dict[str, str]:
-    """This Python first on the path, since msrun calls `python`; and the cores shared out among the workers."""
+def worker_environment(sharing: int) -> dict[str, str]:
+    """This Python first on the path, since msrun calls `python`, and this package importable.
+
+    Args:
+        sharing: workers that the cores are shared out among; 0 on devices, where msrun binds them.
+    """
     package = str(Path(__file__).resolve().parents[2])
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
     }
-    if plan.hardware.target == "CPU":
-        cores = len(os.sched_getaffinity(0))
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // plan.devices_per_node)))
+    if sharing:
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // sharing)))
     return environment
 
 
-def _resolved(command: list[str]) -> list[str]:
+def own_msrun() -> str:
     """The msrun that belongs to this Python."""
-    beside = Path(sys.executable).parent / command[0]
-    return [str(beside) if beside.exists() else command[0], *command[1:]]
+    beside = Path(sys.executable).parent / "msrun"
+    return str(beside) if beside.exists() else "msrun"
 
 
 def _kill(process: subprocess.Popen) -> None:
