@@ -26,7 +26,7 @@ LINE_S = 30.0
 _HEAD = ("node", "name", "Python", "MindSpore", "msparallel", "recipe", "folder", "master", "devices", "memory",
          "clock")  # fmt: skip
 _COLUMN = {"host_name": 1, "python": 2, "mindspore": 3, "cann": 3, "msparallel": 4, "recipe": 5, "corpus": 5,
-           "output_dir": 6, "disk": 6, "master": 7, "port": 7, "connect": 7, "devices": 8, "memory": 9,
+           "output_dir": 6, "run": 6, "disk": 6, "master": 7, "port": 7, "connect": 7, "devices": 8, "memory": 9,
            "clock": 10}  # fmt: skip
 """Rule of a problem -> the column that shows it."""
 
@@ -90,7 +90,7 @@ def _cells(answer: Answer, first: Answer) -> list[str]:
         short(facts.mindspore, 16) or "none",
         f"{short(facts.msparallel, 16)} {facts.source[:4]}",
         facts.recipe_sha256[:6] or "none",
-        "no" if facts.output_problem or not facts.marker else folder,
+        "in use" if facts.held else "no" if facts.output_problem or not facts.marker else folder,
         "no" if facts.master_problem else master,
         short(facts.devices, 30),
         "" if facts.memory_bytes is None else f"{facts.memory_bytes / GIB:.0f} GiB",

@@ -28,6 +28,7 @@ from msparallel.errors import UserError
 from msparallel.launch.connect import has_address
 from msparallel.launch.preflight_devices import devices_here, memory_available_bytes
 from msparallel.launch.preflight_facts import MARKER, Facts, Request, request_from
+from msparallel.launch.preflight_lock import holders
 from msparallel.plan import Plan, resolve
 from msparallel.recipe.load import find_recipe, load_recipe
 
@@ -58,7 +59,8 @@ def _facts(request: Request, made: contextlib.ExitStack) -> tuple[Facts, socket.
     told |= {"recipe_sha256": sha256, "recipe_problem": recipe_problem}
     if plan is not None and plan.recipe.train is not None:
         output = Path(plan.recipe.train.output_dir).absolute()
-        told |= {"output_dir": str(output)} | _folder(request, output, made) | _corpus(plan)
+        told |= {"output_dir": str(output), "held": holders(output / plan.recipe.name)}
+        told |= _folder(request, output, made) | _corpus(plan)
         told["devices"], told["devices_problem"] = devices_here(plan)
     network, listener = _network(request, made)
     return Facts(**{**told, **network, "time": time.time()}), listener

@@ -69,6 +69,7 @@ class Facts:
         recipe_sha256: of the file's bytes; empty where it is not there.
         recipe_problem: why the recipe cannot be used on this node.
         output_dir: as the node resolves it; output_problem: why it cannot be written.
+        held: who trains or supervises in the run's folder now.
         marker: whether node 0's marker file is seen in output_dir (on node 0: was written).
         free_bytes: for output_dir; None where it cannot be told.
         corpus: digest of the sizes of the corpus's files; corpus_problem: why it cannot be read.
@@ -90,6 +91,7 @@ class Facts:
     recipe_problem: str = ""
     output_dir: str = ""
     output_problem: str = ""
+    held: tuple[str, ...] = ()
     marker: bool = False
     free_bytes: int | None = None
     corpus: str = ""

@@ -147,6 +147,13 @@ def _recipe(facts: Facts, first: Facts | None, job: Job) -> Iterator[_Found]:
 def _folder(answer: Answer, facts: Facts, first: Facts | None, job: Job) -> Iterator[_Found]:
     if not facts.output_dir:
         return
+    if facts.held:
+        yield _Found(
+            "run",
+            facts.output_dir,
+            f"A run of this recipe goes on in train.output_dir: {short(', '.join(facts.held))}. Wait for it, or set "
+            "another train.output_dir.",
+        )
     if facts.output_problem:
         yield _Found(
             "output_dir",

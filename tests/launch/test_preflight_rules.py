@@ -69,6 +69,7 @@ CASES = [
     ({}, {"corpus_problem": "No such file: /data/x"}, "b", "corpus", "/data/x"),
     ({}, {"marker": False}, "b", "output_dir", "is not seen"),
     ({}, {"output_problem": "it cannot be written: Read-only file system"}, "b", "output_dir", "Read-only"),
+    ({"held": ("node rank 0 (pid 7)",)}, {}, "a", "run", "goes on in train.output_dir: node rank 0 (pid 7)"),
     ({"free_bytes": 9 * GIB}, {}, "a", "disk", "10.0 GiB"),
     ({"addresses": ("127.0.1.1",)}, {}, "a", "master", "/etc/hosts"),
     ({"addresses": ("2001:db8::1",)}, {"addresses": ("2001:db8::1",)}, "a", "master", "MS_WORKER_IP"),
