@@ -29,6 +29,10 @@ CANN = (
 """What CANN's set_env.sh exports beside PATH and PYTHONPATH."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _SECRET = re.compile(r"token|secret|passw|credential|private|(?:^|_)key(?:$|_)|apikey", re.IGNORECASE)
+_SECRET_VALUE = re.compile(
+    r"://[^/\s:@]*:[^/\s@]+@|^(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|AKIA|LTAI|xox[abp]-)[\w-]{8,}$"
+)
+"""A URL with a password in it, as a proxy's can be; tokens of the most common services."""
 _OF_ONE_NODE = ("HCCL_IF_IP", "MS_WORKER_IP", "MS_NODE_ID", "RANK_ID", "DEVICE_ID", "HOSTNAME")
 """Different on every node; one value for all is wrong."""
 
@@ -40,7 +44,8 @@ def exports(plan: Plan, asked: Sequence[str], environ: Mapping[str, str]) -> dic
         asked: NAME (its value here) or NAME=VALUE.
 
     Raises:
-        UserError: a name that is none, that is not set, that differs by node, or that looks like a secret's.
+        UserError: a name that is none, that is not set, that differs by node; a name or a value that looks like a
+            secret's.
     """
     wanted = ("PYTHONPATH", *(CANN if plan.hardware.target != "CPU" else ()))
     values = {name: environ[name] for name in wanted if environ.get(name)}
@@ -61,6 +66,10 @@ def exports(plan: Plan, asked: Sequence[str], environ: Mapping[str, str]) -> dic
         if not equals and name not in environ:
             raise UserError(f"--env {name}: it is not set here. Give its value: {name}=VALUE.")
         values[name] = value if equals else environ[name]
+        if _SECRET_VALUE.search(values[name]):
+            raise UserError(f"--env {name}: its value looks like a password or a token. Everybody on a node can read "
+                            "the environment and the command line of a job; set it in the node's own shell start "
+                            "file.")  # fmt: skip
     for name, value in values.items():
         if value != printable(value) or "\n" in value:
             raise UserError(f"{name} holds a control character: {printable(short(value, 60))}")

@@ -143,12 +143,20 @@ def test_variables_that_go_along():
     ("A B=1", "no name of a variable"), ("=1", "no name of a variable"), ("A;id=1", "no name of a variable"),
     ("HF_TOKEN=1", "a secret's name"), ("MY_PASSWORD=1", "a secret's name"),
     ("aws_secret_access_key", "a secret's name"), ("API_KEY=1", "a secret's name"),
+    ("HTTP_PROXY=http://me:s3cret@proxy:3128", "looks like a password"), ("B=hf_s3cret12345", "looks like a password"),
+    ("all_proxy=socks5://:s3cret@h", "looks like a password"), ("C=sk-s3cret-12345", "looks like a password"),
     ("HCCL_IF_IP=192.0.2.1", "different on every node"), ("NOT_SET_X", "not set here"),
     ("A=\x1b[31m", "control character"), ("A=1\n2", "control character"),
 ])  # fmt: skip
 def test_variables_that_do_not(word, said):
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=said) as caught:
         exports(plan(), [word], {})
+    assert "s3cret" not in str(caught.value)
+
+
+def test_values_that_only_remind_of_a_secret_go_along():
+    here = {"A": "http://proxy:3128", "B": "/data/sk-learn-data:x@y", "C": "a://b/c:d@e"}
+    assert exports(plan(), list(here), here) == here
 
 
 @pytest.mark.parametrize("words, said", [
