@@ -220,9 +220,16 @@ def dry_run_serving(
                 overrides=job.overrides,
                 mesh=job.mesh,
                 devices_per_node=job.devices_per_node,
-                ranks=tuple(joined_reports(job, found[number, rank]) for rank in chosen),
+                ranks=tuple(_at_full_depth(job, found[number, rank]) for rank in chosen),
                 notes=job.notes,
             )
             for number in range(len(form.graphs))
         ),
     )
+
+
+def _at_full_depth(job: Job, reports: list[RankReport]) -> RankReport:
+    """The report with all layers. Served graphs keep nothing of a layer but what is in the cache, so what is alive at
+    the peak does not grow with them; the first layer alone may differ."""
+    joined, peak = joined_reports(job, reports), max(report.peak.bytes for report in reports)
+    return replace(joined, peak=replace(joined.peak, bytes=peak))

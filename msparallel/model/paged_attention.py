@@ -32,7 +32,8 @@ from msparallel.model.shape import ModelShape
 from msparallel.parallel_config import OpParallelConfig
 
 BEHIND = -10000.0
-"""Added to the score of a key that a token must not see; float16 has no larger round number to spare."""
+"""Added to the score of a key that a token must not see (9984 in bfloat16): far beyond any score, and a sum with one
+stays within float16."""
 
 
 class PagedPlaces(nn.Cell):
@@ -49,7 +50,7 @@ class PagedPlaces(nn.Cell):
         super().__init__()
         self.window = Tensor(np.arange(blocks.window, dtype=np.int32)[None])
         self.dtype = compute_dtype
-        self.later, self.cast, self.scale, self.narrow = ops.Greater(), ops.Cast(), ops.Mul(), ops.Cast()
+        self.later, self.cast, self.scale = ops.Greater(), ops.Cast(), ops.Mul()
         if parallel.sharded:
             self.shard()
 
@@ -58,7 +59,7 @@ class PagedPlaces(nn.Cell):
         if new == 1:
             return slot_mapping, block_tables, batch_valid_length, None, None
         later = self.later(self.window, ops.reshape(positions, (rows * new, 1)))
-        mask = self.narrow(self.scale(self.cast(later, ms.float32), BEHIND), self.dtype)
+        mask = self.scale(self.cast(later, self.dtype), BEHIND)
         return slot_mapping, block_tables, batch_valid_length, q_seq_lens, mask
 
     def shard(self) -> None:
@@ -66,7 +67,6 @@ class PagedPlaces(nn.Cell):
         self.later.shard(((1, 1), (1, 1)))
         self.cast.shard(((1, 1),))
         self.scale.shard(((1, 1), ()))
-        self.narrow.shard(((1, 1),))
 
 
 class PagedCore(nn.Cell):

@@ -15,15 +15,15 @@ number (2: weights and cache are in 16 bits), blocks of b tokens:
     cache        2 l (k / t) d e for each token; a request's room is kept for all of its s tokens, in whole blocks, and
                  one block is spare: b (n ceil(s / b) + 1) tokens
     workspace    the larger of two, since one graph runs at a time. A piece of a prompt of c tokens: the mask [c, s],
-                 and the wider of attention, with the residual stream and its norm, or feed-forward, with these and the
-                 sum of both branches. A token step of n rows: logits of the whole vocabulary, gathered in e and read in
-                 4 bytes
+                 the angles of positions, the residual stream, and the most of a norm in float32, queries as they are
+                 turned beside keys and values, and gate, up and product. A token step of n rows: logits of the whole
+                 vocabulary, gathered in e and read in 4 bytes
 
 Keys and values of Qwen3 8B: 2 x 36 x 8 x 128 x 2 = 147,456 bytes a token, so that 8 requests of 2048 tokens take
 2.25 GiB. 10 % are added for fragments, as in training.
 
 Weights and cache are what MindSpore's engine gives each rank, to the byte; the workspace is what is alive at the peak
-of the compiled graphs, within a quarter (both: tests/serve/test_compile.py).
+of the compiled graphs, within 15 % (both: tests/serve/test_compile.py).
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ ITEM_BYTES = 2
 """Of a weight and of a number in the cache."""
 FLOAT32_BYTES = 4
 """Of a logit, and of a norm's weight."""
-ROTATED_QUERY, ROTATED_KEY = 4, 3
-"""Numbers in float32, for each one of a query and of a key, while both are turned by their positions: the value, its
-halves, their exchange and the product. Counted in compiled graphs."""
+ROTATED_BYTES = 14
+"""For each number of a query while it is turned by its position: in 16 bits, and three times in float32 (the value,
+its exchanged halves, a product). Counted in compiled graphs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,26 +148,26 @@ def requests_bytes(shape: ModelShape, tp: int, ep: int, batch: int, length: int)
     """(cache, workspace) of `batch` requests of `length` tokens on one of `tp` devices, which has 1 / `ep` of the
     experts."""
     blocks, sizes = Blocks(slots=batch, length=length), paged_buckets(batch, length)
-    piece = sizes.chunks[-1] * (_prompt_token_bytes(shape, tp, ep) + blocks.window * ITEM_BYTES)
+    piece = sizes.chunks[-1] * _prompt_token_bytes(shape, tp, ep, blocks.window)
     return blocks.tokens * token_cache_bytes(shape, tp), max(piece, batch * _answer_bytes(shape))
 
 
-def _prompt_token_bytes(shape: ModelShape, tp: int, ep: int) -> int:
-    """Workspace of one token of a prompt."""
-    stream, d = shape.hidden_size * ITEM_BYTES, shape.head_dim
-    query, key = shape.num_heads // tp * d, shape.num_kv_heads // tp * d
-    if shape.position == "rope":
-        table = 2 * d  # cosine and sine
-        attention = FLOAT32_BYTES * (ROTATED_QUERY * query + ROTATED_KEY * key + table)
-    else:
-        attention = ITEM_BYTES * 2 * (query + key)
+def _prompt_token_bytes(shape: ModelShape, tp: int, ep: int, window: int) -> int:
+    """Workspace of one token of a prompt: beside its row of the mask and its angles the most that one part has."""
+    stream, mask = shape.hidden_size * ITEM_BYTES, window * ITEM_BYTES
+    query, key = (heads // tp * shape.head_dim for heads in (shape.num_heads, shape.num_kv_heads))
+    fresh = (query + 2 * key) * ITEM_BYTES
+    rotary = shape.position == "rope"
+    norm = stream + 2 * FLOAT32_BYTES * shape.hidden_size
+    attention = ROTATED_BYTES * query + 2 * key * ITEM_BYTES if rotary else fresh + query * ITEM_BYTES
     if shape.num_experts:
         # Dropless: every expert of the device has a place for every token.
         h, f = shape.hidden_size, shape.expert_ffn_size
         feed_forward = shape.num_experts // ep * max(2 * h, h + 2 * f, 3 * f)
     else:
         feed_forward = shape.ffn_matrices * shape.ffn_size // tp
-    return max(2 * stream + attention, 3 * stream + feed_forward * ITEM_BYTES)
+    parts = (norm, stream + attention, stream + feed_forward * ITEM_BYTES, stream + fresh + mask)
+    return mask + (2 * shape.head_dim * FLOAT32_BYTES if rotary else 0) + max(parts)
 
 
 def _answer_bytes(shape: ModelShape) -> int:
