@@ -1,12 +1,14 @@
 """Where a verb's `-o FILE` goes.
 
-In: a path and a text. Out: the file, unless another one is there that differs.
+In: a path and a text. Out: the whole file, unless another one is there that differs.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import shutil
+import tempfile
 from pathlib import Path
 
 from msparallel.errors import UserError
@@ -18,10 +20,31 @@ def write_output(path: str, text: str, force: bool) -> None:
     try:
         if not force and target.is_file() and target.read_bytes() != text.encode("utf-8"):
             raise UserError(f"{path}: this file exists and differs; it was left as it is. --force overwrites it.")
-        target.write_text(text, encoding="utf-8")
+        if target.is_file() or not os.path.lexists(target):
+            _write_whole(Path(os.path.realpath(target)), text)
+        else:  # a pipe, a terminal
+            target.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{path}: cannot be written: {reason}.") from None
+
+
+def _write_whole(target: Path, text: str) -> None:
+    """All of it or nothing: a disk that is full neither cuts an older file nor leaves an empty one."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        if target.exists():
+            shutil.copymode(target, name)
+        else:
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(name, 0o666 & ~umask)
+        os.replace(name, target)
+    except BaseException:
+        os.unlink(name)
+        raise
 
 
 def next_command(verb: str, path: str) -> str:

@@ -23,11 +23,13 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def check_picture(path: str | Path) -> None:
-    """Raises RunError where a file is already that is no PNG: it would be lost."""
+    """Raises RunError where a file is already that is no PNG: it would be lost; and where its folder is not there."""
     try:
         with Path(path).open("rb") as file:
             there = file.read(len(_PNG))
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if not Path(path).parent.is_dir():
+            raise _cannot(path, error) from None
         return
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
         raise _cannot(path, error) from None
