@@ -1,8 +1,7 @@
 """All nodes of a job, from their start to their end, seen from one place.
 
 In: a Layout and how to reach its hosts. Out: the result of the rank that knows the loss; or the first failure, with its
-node and its text. Each node runs an agent (`launch/agent.py`), which lives on a lease that this process renews on its
-input: when this process ends, however it does, or the link to a node breaks, the node stops its part by itself.
+node and its text.
 
 >>> run_nodes(plan, layout, asking, tell=print).losses[-1]
 4.4
@@ -10,21 +9,14 @@ input: when this process ends, however it does, or the link to a node breaks, th
 
 from __future__ import annotations
 
-import json
-import os
-import resource
-import selectors
-import signal
-import subprocess
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from msparallel.cluster.hosts import Host
-from msparallel.errors import RunError, UserError, printable, short
-from msparallel.launch.agent_line import LEASE_S, RENEW_S, STOP
+from msparallel.errors import RunError, UserError, short
+from msparallel.launch.agent_line import LEASE_S
+from msparallel.launch.connections import MOST_LINE_BYTES, Agent, Connections
 from msparallel.launch.hosts import Layout
 from msparallel.launch.preflight_ask import Asking
 from msparallel.plan import Plan
@@ -36,9 +28,6 @@ SILENT_S = 120.0
 """Agents report once a second, after the package was imported: on a cold file server that can take a minute."""
 STOP_S = LEASE_S + 15.0
 """Longest that nodes take to end their processes once they are told to, or their lease has run out."""
-_MOST_LINE_BYTES = 8 * 1024 * 1024
-"""Of an event: the result of a run of 100,000 steps has 2 MB."""
-_MOST_STDERR_BYTES = 64 * 1024
 _MOST_STEPS = 10**12
 _PASSED_ON = ("lease", "scheduler", "start")
 """Kinds of failure that are most often another node's in truth."""
@@ -58,22 +47,14 @@ class Progress:
     loss: float | None
 
 
-@dataclass(kw_only=True)
-class _Node:
-    """One agent, as it is seen from here."""
+@dataclass(frozen=True, kw_only=True)
+class _Failure:
+    """Of a node. `at`: when it came, by this machine's clock: those of nodes can differ."""
 
-    rank: int
-    host: Host
-    process: subprocess.Popen[bytes]
-    out: bytearray = field(default_factory=bytearray)
-    err: bytearray = field(default_factory=bytearray)
-    open_streams: int = 2
-    result: dict[str, Any] | None = None
-    failed: dict[str, Any] | None = None
-    failed_at: float = 0.0
-    left: list[str] = field(default_factory=list)
-    gone: bool = False
-    heard: float = field(default_factory=time.monotonic)
+    text: str
+    how: str
+    exit_code: int
+    at: float
 
 
 def run_nodes(
@@ -99,41 +80,15 @@ class _Nodes:
     def __init__(self, plan: Plan, layout: Layout, asking: Asking, tell: Callable[[Progress], object]):
         self._plan, self._tell = plan, tell
         self._reporting = reporting_rank(plan)
-        self._selector = selectors.DefaultSelector()
-        self._nodes: list[_Node] = []
+        self._results: dict[int, dict[str, Any]] = {}
+        self._failures: dict[int, _Failure] = {}
         self._ended = False
-        self._ending = threading.Event()
-        # Of its own, since a terminal on which somebody pressed Ctrl-S holds up whoever writes to it.
-        self._renewing = threading.Thread(target=self._renew, daemon=True)
-        arguments = ["--master-addr", layout.master_addr, "--master-port", str(layout.master_port)]
-        _allow_files(len(layout.nodes))
+        self._connections = Connections()
         try:
-            for rank, host in enumerate(layout.nodes):
-                words = [asking.recipe, *asking.overrides, "--node-rank", str(rank), *arguments]
-                self._nodes.append(self._start(rank, host, asking.command(host, "msparallel.launch.agent", *words)))
-            self._renewing.start()
+            self._connections.open(layout, asking, port=layout.master_port)
         except BaseException:
             self._end()
             raise
-
-    def _start(self, rank: int, host: Host, command: list[str]) -> _Node:
-        try:
-            # A session of its own: Ctrl-C at the terminal must not end ssh before the node has been told to stop.
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise RunError(f"{host.name}: {command[0]} cannot be started: {error.strerror}.") from error
-        node = _Node(rank=rank, host=host, process=process)
-        assert process.stdin and process.stdout and process.stderr
-        os.set_blocking(process.stdin.fileno(), False)  # a dead link must not keep the other nodes' leases from us
-        self._selector.register(process.stdout, selectors.EVENT_READ, (node, "out"))
-        self._selector.register(process.stderr, selectors.EVENT_READ, (node, "err"))
-        return node
 
     def __enter__(self) -> _Nodes:
         return self
@@ -143,83 +98,55 @@ class _Nodes:
 
     def follow(self) -> None:
         """Until all nodes are done, or one has failed and the others have had time to say that they were first."""
-        while any(node.result is None for node in self._nodes):
+        agents = self._connections.all
+        while any(agent.rank not in self._results for agent in agents):
             self._turn()
-            for node in self._nodes:
-                if node.result is None and time.monotonic() - node.heard > SILENT_S:
-                    _fail(node, f"It said nothing for {SILENT_S:g} s.\n{_words(node)}".rstrip(), "link")
-            if any(node.failed for node in self._nodes):
+            for agent in agents:
+                if agent.rank not in self._results and time.monotonic() - agent.heard > SILENT_S:
+                    self._fail(agent, f"It said nothing for {SILENT_S:g} s.\n{agent.last_words()}".rstrip(), "link")
+            if self._failures:
                 deadline = time.monotonic() + GRACE_S
-                while time.monotonic() < deadline and not all(node.failed or node.gone for node in self._nodes):
+                while time.monotonic() < deadline and not all(
+                    agent.rank in self._failures or agent.ended for agent in agents
+                ):
                     self._turn()
                 return
 
     def result(self) -> RunResult:
         """Of the rank that knows the loss. Raises the first failure."""
         self._end()
-        failed = [node for node in self._nodes if node.failed]
-        if failed:
-            raise _first(failed, self._nodes)
-        reporting = self._nodes[self._reporting // self._plan.devices_per_node]
-        assert reporting.result is not None, "every node is done"
+        if self._failures:
+            raise _first(self._failures, self._connections.all)
+        reporting = self._reporting // self._plan.devices_per_node
         try:
-            return RunResult(**reporting.result)
+            return RunResult(**self._results[reporting])
         except TypeError:
-            raise RunError(f"{reporting.host.name} sent a result that is not of this version of msparallel.") from None
+            host = self._connections.all[reporting].host
+            raise RunError(f"{host.name} sent a result that is not of this version of msparallel.") from None
 
-    def _renew(self) -> None:
-        while not self._ending.wait(RENEW_S):
-            for node in self._nodes:
-                _write(node, b"on\n")
-
-    def _turn(self, seconds: float = 0.25) -> None:
+    def _turn(self) -> None:
         """Read what has come."""
-        for key, _ in self._selector.select(seconds):
-            node, stream = key.data
-            chunk = os.read(key.fd, 65536)
-            if chunk:
-                self._take(node, stream, chunk)
-                continue
-            self._selector.unregister(key.fileobj)
-            node.open_streams -= 1
-        for node in self._nodes:
-            if not node.gone and not node.open_streams and node.process.poll() is not None:
-                node.gone = True
-                if node.result is None and node.failed is None:
-                    _fail(node, _lost(node), "link")
+        for agent, event in self._connections.events():
+            self._hear(agent, event)
+        for agent in self._connections.all:
+            if agent.endless:
+                self._fail(agent, f"It wrote a line of more than {MOST_LINE_BYTES:,} bytes.", "link")
+            if agent.ended and agent.rank not in self._results:
+                self._fail(agent, _lost(agent), "link")
 
-    def _take(self, node: _Node, stream: str, chunk: bytes) -> None:
-        if stream == "err":
-            node.err += chunk
-            del node.err[:-_MOST_STDERR_BYTES]
-            return
-        node.heard = time.monotonic()
-        node.out += chunk
-        *lines, rest = bytes(node.out).split(b"\n")
-        node.out = bytearray(rest)
-        for line in lines:
-            self._event(node, line)
-        if len(node.out) > _MOST_LINE_BYTES:
-            node.out.clear()
-            _fail(node, f"It wrote a line of more than {_MOST_LINE_BYTES:,} bytes.", "link")
-
-    def _event(self, node: _Node, line: bytes) -> None:
-        """One line of an agent; what is no event is a login's greeting."""
-        if not line.startswith(b'{"event":'):
-            return
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            return
+    def _hear(self, agent: Agent, event: dict[str, Any]) -> None:
         kind = event.get("event")
         if kind == "ranks":
             self._report(event.get("ranks"))
         elif kind == "done" and isinstance(event.get("result"), dict):
-            node.result = event["result"]
+            self._results[agent.rank] = event["result"]
         elif kind == "failed":
-            _fail(node, str(event.get("text", "")), str(event.get("how", "")), event.get("exit_code"))
-        elif kind == "stopped" and isinstance(event.get("left"), list):
-            node.left = [short(json.dumps(process), 120) for process in event["left"][:20]]
+            self._fail(agent, str(event.get("text", "")), str(event.get("how", "")), event.get("exit_code"))
+
+    def _fail(self, agent: Agent, text: str, how: str, exit_code: Any = None) -> None:
+        """A node's first failure counts."""
+        code = UserError.exit_code if exit_code == UserError.exit_code else RunError.exit_code
+        self._failures.setdefault(agent.rank, _Failure(text=text, how=how, exit_code=code, at=time.monotonic()))
 
     def _report(self, ranks: Any) -> None:
         for rank in ranks if isinstance(ranks, list) else []:
@@ -239,83 +166,30 @@ class _Nodes:
             return
         self._ended = True
         try:
-            self._ending.set()
-            if self._renewing.ident is not None:
-                self._renewing.join()
-            for node in self._nodes:
-                _write(node, STOP + b"\n")
+            self._connections.tell_to_stop()
             deadline = time.monotonic() + STOP_S
-            while time.monotonic() < deadline and not all(node.gone for node in self._nodes):
+            while time.monotonic() < deadline and not all(agent.ended for agent in self._connections.all):
                 self._turn()
         finally:  # also when a second Ctrl-C comes: the nodes' leases run out
-            for node in self._nodes:
-                _let_go(node)
-            self._selector.close()
+            self._connections.close()
 
 
-def _allow_files(nodes: int) -> None:
-    """Three pipes a node: more than the usual 1,024 open files for some hundreds of nodes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 4 * nodes + 64
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def _write(node: _Node, line: bytes) -> None:
-    """To the agent. A pipe that is full or broken is told by the node's end."""
-    assert node.process.stdin
-    try:
-        os.write(node.process.stdin.fileno(), line)
-    except (BlockingIOError, BrokenPipeError, ValueError):
-        return
-
-
-def _let_go(node: _Node) -> None:
-    """Close the pipes, which ends the lease; end the program that connected."""
-    process = node.process
-    for stream in (process.stdin, process.stdout, process.stderr):
-        assert stream
-        stream.close()
-    try:
-        process.wait(timeout=1)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _fail(node: _Node, text: str, how: str, exit_code: Any = None) -> None:
-    """Its first failure counts. When it came is told by this machine's clock: those of nodes can differ."""
-    if node.failed is None:
-        code = 2 if exit_code == UserError.exit_code else RunError.exit_code
-        node.failed, node.failed_at = {"text": text, "how": how, "exit_code": code}, time.monotonic()
-
-
-def _lost(node: _Node) -> str:
+def _lost(agent: Agent) -> str:
     return (
-        f"The connection to it ended with code {node.process.returncode} before its part was done; without it the "
-        f"node stops its part within {LEASE_S:g} s.\n{_words(node)}"
+        f"The connection to it ended with code {agent.process.returncode} before its part was done; without it the "
+        f"node stops its part within {LEASE_S:g} s.\n{agent.last_words()}"
     ).rstrip()
 
 
-def _words(node: _Node) -> str:
-    """The last of what came on stderr."""
-    lines = [line for line in bytes(node.err).decode("utf-8", "replace").splitlines() if line.strip()]
-    return "\n".join(f"  | {printable(short(line, 300))}" for line in lines[-5:])
-
-
-def _first(failed: list[_Node], nodes: list[_Node]) -> UserError:
+def _first(failures: dict[int, _Failure], agents: list[Agent]) -> UserError:
     """The failure that began first. What one node's end does to the others comes after all else."""
-    first = min(failed, key=lambda node: (_rank_of_cause(node), node.failed_at))
-    assert first.failed is not None
-    text = str(first.failed["text"])
-    what = f"Node {first.rank} ({first.host.name}) failed first:\n" if len(nodes) > 1 else ""
-    left = [f"\n  Still running on {node.host.name}: {process}" for node in nodes for process in node.left]
-    kind = UserError if first.failed["exit_code"] == UserError.exit_code else RunError
-    return kind(f"{what}{text}{''.join(left)}")
+    rank, first = min(failures.items(), key=lambda pair: (_rank_of_cause(pair[1]), pair[1].at))
+    what = f"Node {rank} ({agents[rank].host.name}) failed first:\n" if len(agents) > 1 else ""
+    left = [f"\n  Still running on {agent.host.name}: {process}" for agent in agents for process in agent.left]
+    kind = UserError if first.exit_code == UserError.exit_code else RunError
+    return kind(f"{what}{first.text}{''.join(left)}")
 
 
-def _rank_of_cause(node: _Node) -> int:
-    assert node.failed is not None
-    how = node.failed["how"]
+def _rank_of_cause(failure: _Failure) -> int:
+    how = failure.how
     return 0 if how in ("killed", "input", "port", "busy") else 2 if how in _PASSED_ON else 1

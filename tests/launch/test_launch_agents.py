@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from msparallel.cluster.hosts import parse_hosts
 from msparallel.errors import RunError, UserError
-from msparallel.launch import nodes
+from msparallel.launch import connections, nodes
+from msparallel.launch.connections import Agent
 from msparallel.launch.hosts import lay_out
 from msparallel.launch.nodes import Progress, run_nodes
 from msparallel.launch.preflight_ask import Asking
@@ -131,7 +132,8 @@ def test_a_result_of_another_version_is_refused(job):
 
 
 def test_an_endless_line_is_no_event(job, monkeypatch):
-    monkeypatch.setattr(nodes, "_MOST_LINE_BYTES", 100_000)
+    for module in (connections, nodes):
+        monkeypatch.setattr(module, "MOST_LINE_BYTES", 100_000)
     with pytest.raises(RunError, match="a line of more than 100,000 bytes"):
         job("yes | tr -d '\\n' | head -c 900000", HOLDS)
 
@@ -143,7 +145,7 @@ def test_control_characters_of_a_node_are_seen_as_their_codes(job):
 
 
 def test_leases_are_renewed_until_the_end(job, tmp_path, monkeypatch):
-    monkeypatch.setattr(nodes, "RENEW_S", 0.1)
+    monkeypatch.setattr(connections, "RENEW_S", 0.1)
     counts = f"read -r a; read -r b; read -r c; echo $a$b$c >{tmp_path}/lease; "
     job(counts + say(DONE), say(DONE))
     assert (tmp_path / "lease").read_text() == "ononon\n"
@@ -189,17 +191,18 @@ EVENTS = st.fixed_dictionaries(
 
 
 def fuzz(events, cut):
-    node = nodes._Node(rank=0, host=parse_hosts("a\n", "x")[0], process=None)
+    agent = Agent(rank=0, host=parse_hosts("a\n", "x")[0], process=None)
     seen = object.__new__(nodes._Nodes)
-    seen._reporting, seen._nodes, told = 0, [node], []
+    seen._reporting, seen._results, seen._failures, told = 0, {}, {}, []
     seen._tell = told.append
     data = b"".join(json.dumps(event).encode()[: cut or None] + b"\n" for event in events)
     for at in range(0, len(data), 100):
-        seen._take(node, "out", data[at : at + 100])
+        for event in agent.take("out", data[at : at + 100]):
+            seen._hear(agent, event)
     assert all(isinstance(one, Progress) and (one.step is None or one.step >= 0) for one in told)
-    if node.failed:
-        assert nodes._first([node], [node, node]).exit_code in (1, 2)
-    assert node.result is None or isinstance(node.result, dict)
+    if seen._failures:
+        assert nodes._first(seen._failures, [agent, agent]).exit_code in (1, 2)
+    assert all(isinstance(result, dict) for result in seen._results.values())
 
 
 @given(st.lists(EVENTS, max_size=5), st.integers(0, 80))
@@ -216,6 +219,5 @@ def test_any_event_is_taken_or_left_2000(events, cut):
 
 
 def test_deep_json_is_no_event():
-    node = nodes._Node(rank=0, host=parse_hosts("a\n", "x")[0], process=None)
-    object.__new__(nodes._Nodes)._event(node, b'{"event":' + b"[" * 200_000)
-    assert node.result is None and node.failed is None
+    agent = Agent(rank=0, host=parse_hosts("a\n", "x")[0], process=None)
+    assert agent.take("out", b'{"event":' + b"[" * 200_000 + b"\n") == []
