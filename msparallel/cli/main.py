@@ -154,8 +154,9 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _input_error(error: OSError) -> UserError | None:
-    """What only the caller can have caused: a name that no file can have, a present folder that was deleted."""
-    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+    """What only the caller can have caused: a name that no file can have, a file that is not theirs to read or write, a
+    present folder that was deleted."""
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EROFS) and error.filename:
         return UserError(f"{short(error.filename)}: {error.strerror}.")
     try:
         os.getcwd()

@@ -234,7 +234,8 @@ def _sysctl(root: Path) -> str:
 
 def _disk() -> str:
     lines = ["Filesystem 1024-blocks Used Available Capacity Mounted on"]
-    for mount in dict.fromkeys((str(Path.cwd()), "/tmp", "/dev/shm", str(Path.home()))):
+    home = os.path.expanduser("~")  # stays "~" for a user without one, as in a container with a number for a user
+    for mount in dict.fromkeys((str(Path.cwd()), "/tmp", "/dev/shm", *([home] if home != "~" else []))):
         try:
             told = os.statvfs(mount)
         except OSError:

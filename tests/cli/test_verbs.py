@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from msparallel.cli.main import VERBS
+from msparallel.cli.main import VERBS, _input_error
 from msparallel.cli.recipe_arguments import split_overrides
 from msparallel.plan import resolve
 from msparallel.recipe.library import shipped_recipes
@@ -530,3 +530,14 @@ def test_a_folder_that_was_deleted_under_the_command(words: tuple[str, ...], tmp
     )  # fmt: skip
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert json.loads(done.stdout)
+
+
+def test_a_folder_that_others_own_is_bad_input(tmp_path: Path) -> None:
+    told = _input_error(PermissionError(13, "Permission denied", "/root/config.json"))
+    assert told is not None and (told.exit_code, str(told)) == (2, "/root/config.json: Permission denied.")
+    assert _input_error(OSError(5, "Input/output error", "/x")) is None
+    (tmp_path / "closed").mkdir(mode=0o000)
+    if os.access(tmp_path / "closed", os.X_OK):  # root may
+        return
+    done = run("convert", str(tmp_path / "closed"), "--to", "hugging-face", "-o", "x", "--json")
+    assert done.returncode == 2 and json.loads(done.stdout)["error"].endswith("Permission denied.")

@@ -60,6 +60,13 @@ def test_the_environment_of_a_node(root):
     assert host["name"] and host["addresses"] == "127.0.0.1,192.0.2.2,2001:db8::2" and host["interfaces"] == "eth0,lo"
 
 
+def test_a_user_without_a_home(root, monkeypatch):
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
+    told = collect_environment(root, {}).get("disk.txt")
+    assert "/tmp" in told.text and "~" not in told.text
+
+
 def test_cann_is_where_the_environment_says(root, tmp_path):
     home = tmp_path / "elsewhere"
     (home / f"{platform.machine()}-linux").mkdir(parents=True)
