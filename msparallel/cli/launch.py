@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from msparallel.errors import RecipeError, UserError, printable, short
+from msparallel.errors import RecipeError, UserError, printable
 
 if TYPE_CHECKING:
     from msparallel.launch.hosts import Layout
@@ -52,8 +51,9 @@ def command(
     there is one (exit code 2). Then each node's part runs until its end; the first failure is told with its node (exit
     code 1) and stops all nodes, as Ctrl-C does. A node that loses its connection stops by itself.
     """
+    from msparallel.cli.node_options import python_of, workdir_of
     from msparallel.cluster.hosts import read_hosts
-    from msparallel.launch.connect import parse_shell
+    from msparallel.launch.connect import remote_shell as reach
     from msparallel.launch.connect_env import exports
     from msparallel.launch.hosts import DEFAULT_PORT, lay_out
     from msparallel.launch.nodes_print import node_lines
@@ -71,10 +71,10 @@ def command(
     asking = Asking(
         recipe=recipe_name,
         overrides=overrides,
-        python=_python(python),
-        workdir=_workdir(workdir),
+        python=python_of(python),
+        workdir=workdir_of(workdir),
         env=exports(plan, variables, os.environ),
-        shell=parse_shell(remote_shell) if remote_shell is not None else None,
+        shell=reach(remote_shell, [] if only_print else [host.name for host in layout.nodes]),
     )
     if only_print:
         from msparallel.cli.launch_text import print_json, print_text
@@ -89,13 +89,15 @@ def command(
 
         layout = replace(layout, master_port=free_port())
     checked = _preflight(layout, asking, plan, quiet=only_check and as_json)
-    if checked.problems:
+    if checked.problems and not as_json:
         raise RecipeError(checked.problems)
+    if checked.problems or (only_check and as_json):
+        problems = RecipeError(checked.problems).problems
+        click.echo(json.dumps({"problems": [one.to_json() for one in problems],
+                               "warnings": [one.to_json() for one in checked.warnings]}, indent=2))  # fmt: skip
+        return 2 if problems else 0
     if only_check:
-        if as_json:
-            click.echo(json.dumps({"problems": [], "warnings": [one.to_json() for one in checked.warnings]}, indent=2))
-        else:
-            click.echo(f"Ready: {len(layout.nodes)} node{'s' * (len(layout.nodes) > 1)}, nothing was started.")
+        click.echo(f"Ready: {len(layout.nodes)} node{'s' * (len(layout.nodes) > 1)}, nothing was started.")
         return 0
     result = _run(plan, layout, asking)
     if as_json:
@@ -108,21 +110,6 @@ def command(
         options += [word for name in variables for word in ("--env", name)]
         click.echo(closing_text(plan, result, options))
     return 0
-
-
-def _python(path: str | None) -> str:
-    python = sys.executable if path is None else path
-    if not python or python.startswith("-") or "=" in python or not python.isprintable():
-        raise UserError(f"--python {short(python, 80)!r} is no program: give the path that every node has, for example "
-                        "/opt/venv/bin/python.")  # fmt: skip
-    return python
-
-
-def _workdir(path: str | None) -> str:
-    folder = os.getcwd() if path is None else path
-    if not folder.startswith("/") or not folder.isprintable():
-        raise UserError(f"--workdir {short(folder, 80)!r}: give the whole path, from / on, that every node has.")
-    return folder
 
 
 def _preflight(layout: Layout, asking: Asking, plan: Plan, quiet: bool) -> Checked:
@@ -152,7 +139,9 @@ def _preflight(layout: Layout, asking: Asking, plan: Plan, quiet: bool) -> Check
     if not quiet:
         click.echo(printable(table_text(layout, answers, checked, terminal_width())), err=True)
         for warning in checked.warnings:
-            click.echo(printable(f"{warning}"), err=True)
+            click.echo(f"\nNote: {printable(str(warning))}", err=True)
+        if checked.warnings or checked.problems:
+            click.echo(err=True)
     return checked
 
 

@@ -30,11 +30,12 @@ Examples:
 @click.option("--remote-shell", metavar="PROGRAM",
               help="Program and arguments that take HOST and a command line. Left out: ssh.")
 @click.option("--python", metavar="PATH", help="Python of the nodes. Left out: this one.")
+@click.option("--workdir", metavar="PATH", help="Folder on the nodes to start in. Left out: this one.")
 @click.option("--env", "variables", metavar="NAME[=VALUE]", multiple=True, help="A variable that goes to every node.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(
     recipe_name: str, overrides: tuple[str, ...], hosts_file: str | None, master_port: int | None,
-    remote_shell: str | None, python: str | None, variables: tuple[str, ...], as_json: bool,
+    remote_shell: str | None, python: str | None, workdir: str | None, variables: tuple[str, ...], as_json: bool,
 ) -> int:  # fmt: skip
     """Train RECIPE to its end: watch it, and start it again from its newest whole checkpoint after a fault.
 
@@ -45,10 +46,11 @@ def command(
     process behind; started again, it goes on.
     """
     from msparallel.cli.launch_text import Follower
+    from msparallel.cli.node_options import python_of, shared_output, workdir_of
     from msparallel.cli.supervise_text import closing_text
     from msparallel.cluster.hosts import read_hosts
     from msparallel.errors import UserError, printable
-    from msparallel.launch.connect import parse_shell
+    from msparallel.launch.connect import remote_shell as reach
     from msparallel.launch.connect_env import exports
     from msparallel.launch.devices import check_devices, check_mindspore
     from msparallel.launch.hosts import DEFAULT_PORT, lay_out
@@ -68,13 +70,15 @@ def command(
         check_mindspore()
     port = master_port or (DEFAULT_PORT if plan.nodes > 1 else free_port())
     layout = lay_out(plan, hosts, hosts_file or "", port)
+    folder = workdir_of(workdir)
+    shared_output(folder, plan.recipe.train.output_dir)
     asking = Asking(
         recipe=recipe_name,
         overrides=overrides,
-        python=_python(python),
-        workdir=os.getcwd(),  # logs and checkpoints are looked at from here too
+        python=python_of(python),
+        workdir=folder,
         env=exports(plan, variables, os.environ),
-        shell=parse_shell(remote_shell) if remote_shell is not None else None,
+        shell=reach(remote_shell, [host.name for host in (*layout.nodes, *layout.spares)]),
     )
     with Follower(plan) as follower, interruptible():
 
@@ -95,15 +99,3 @@ def command(
     else:
         click.echo(printable(closing_text(plan, found)), err=True)
     return found.exit_code
-
-
-def _python(path: str | None) -> str:
-    from msparallel.errors import UserError, short
-
-    python = sys.executable if path is None else path
-    if not python or python.startswith("-") or "=" in python or not python.isprintable():
-        raise UserError(
-            f"--python {short(python, 80)!r} is no program: give the path that every node has, for example "
-            "/opt/venv/bin/python."
-        )
-    return python

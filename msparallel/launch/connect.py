@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 
 from msparallel.cluster.hosts import is_address, is_host_name
@@ -102,6 +103,22 @@ def parse_shell(text: str) -> list[str]:
             "HOST and a command line follow."
         )
     return words
+
+
+def remote_shell(text: str | None, hosts: Iterable[str]) -> list[str] | None:
+    """--remote-shell's words, None for ssh. Raises UserError, once for all hosts, where the program is not there; ssh
+    is looked for only where one of the hosts is another machine."""
+    shell = parse_shell(text) if text is not None else None
+    if shell is None and all(map(is_this_machine, hosts)):
+        return None
+    if shutil.which(program := (shell or ["ssh"])[0]) is None:
+        place = "" if "/" in program else " on PATH"
+        raise UserError(
+            f"{f'--remote-shell {short(text)}' if text is not None else 'ssh'}: there is no program "
+            f"{short(program, 80)}{place} of this machine. Nodes are reached with it: install it, or name another one, "
+            "for example --remote-shell 'ssh -p 2222'."
+        )
+    return shell
 
 
 def is_this_machine(host: str) -> bool:

@@ -158,8 +158,8 @@ def _folder(answer: Answer, facts: Facts, first: Facts | None, job: Job) -> Iter
         yield _Found(
             "output_dir",
             facts.output_dir,
-            f"train.output_dir cannot be used: {facts.output_problem}. All nodes need one folder that they share: "
-            "ranks write their part of a checkpoint there.",
+            f"train.output_dir cannot be used: {_sentence(facts.output_problem)} All nodes need one folder that they "
+            "share: ranks write their part of a checkpoint there.",
         )
     elif answer.node_rank and first and first.marker and not facts.marker:
         yield _Found(
@@ -203,7 +203,9 @@ def _network(answer: Answer, facts: Facts, first: Facts | None, job: Job) -> Ite
             )
         elif facts.master_problem:
             yield _Found(
-                "port", port, f"{facts.master_problem}. Choose another port, for example --master-port {port + 1}."
+                "port",
+                port,
+                f"{_sentence(facts.master_problem)} Choose another port, for example --master-port {port + 1}.",
             )
         return
     if facts.has_master and facts.addresses:
@@ -226,9 +228,14 @@ def _network(answer: Answer, facts: Facts, first: Facts | None, job: Job) -> Ite
         yield _Found(
             "connect",
             f"{wanted}:{port}",
-            f"{facts.master_problem}. Node 0 listened there at that moment: look at routes and firewalls between the "
-            f"two; MindSpore needs this port, and others between all nodes.",
+            f"{_sentence(facts.master_problem)} Node 0 listened there at that moment: look at routes and firewalls "
+            "between the two; MindSpore needs this port, and others between all nodes.",
         )
+
+
+def _sentence(words: str) -> str:
+    """What a node said, with one full stop at its end."""
+    return f"{words.rstrip().rstrip('.')}."
 
 
 def _loopback(facts: Facts) -> bool:
@@ -237,7 +244,8 @@ def _loopback(facts: Facts) -> bool:
 
 def _hardware(facts: Facts, job: Job) -> Iterator[_Found]:
     if facts.devices_problem:
-        yield _Found("devices", facts.devices, f"The devices cannot be used for this job: {facts.devices_problem}.")
+        words = f"The devices cannot be used for this job: {_sentence(facts.devices_problem)}"
+        yield _Found("devices", facts.devices, words)
     needed = job.needs.memory_bytes
     if facts.memory_bytes is not None and facts.memory_bytes < needed:
         yield _Found(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from msparallel.errors import UserError
-from msparallel.launch.connect import has_address, is_this_machine, node_command, parse_shell
+from msparallel.launch.connect import has_address, is_this_machine, node_command, parse_shell, remote_shell
 
 pytestmark = pytest.mark.pure
 WORDS = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=30)
@@ -91,6 +91,20 @@ def test_control_characters_and_odd_variables_are_refused():
 def test_what_names_no_program_is_refused(text):
     with pytest.raises(UserError, match="--remote-shell"):
         parse_shell(text)
+
+
+def test_the_program_that_reaches_nodes_is_looked_for_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert remote_shell(None, ["localhost"]) is None  # nobody else is to be reached
+    for text, hosts in ((None, ["localhost", "node_1"]), ("rsh -l me", []), (f"{tmp_path}/rsh", [])):
+        with pytest.raises(UserError, match="there is no program"):
+            remote_shell(text, hosts)
+    (tmp_path / "rsh").write_text("#!/bin/sh\n")
+    with pytest.raises(UserError, match="there is no program"):  # not one that can be started
+        remote_shell("rsh", [])
+    (tmp_path / "rsh").chmod(0o755)
+    assert remote_shell("rsh -l me", ["node_1"]) == ["rsh", "-l", "me"]
+    assert remote_shell(f"{tmp_path}/rsh", ["node_1"]) == [f"{tmp_path}/rsh"]
 
 
 def test_which_addresses_are_here():

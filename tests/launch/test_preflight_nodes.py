@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from netns import Cluster, cluster
-from tiny_recipe import arguments, write_recipe
+from tiny_recipe import arguments, run, write_recipe
 
 from msparallel.devices.npu_smi import EXAMPLE
 
@@ -179,8 +179,37 @@ def test_a_greeting_on_stdout_is_no_answer(job):
 
 
 def test_a_remote_shell_that_is_not_there(job):
-    done = job.check(shell="/no/such/shell")
-    assert done.returncode == 2 and "/no/such/shell: No such file or directory" in done.stderr
+    """Said once and not of every node; nobody is asked."""
+    for shell in ("/no/such/shell", "nosuchprogram -p 2"):
+        done = job.check(shell=shell)
+        assert done.returncode == 2 and done.stderr.count(f"there is no program {shell.split()[0]}") == 1
+        assert "node0" not in done.stderr and "Pre-flight" not in done.stderr
+        hosts = job.folder / "hosts.txt"
+        assert run("supervise", job.recipe, "--hosts", hosts, "--remote-shell", shell).returncode == 2
+
+
+def test_notes_stand_apart_from_problems(job, nodes):
+    """A clock that is off by a minute is no problem; a port that is taken is one."""
+    holder = subprocess.Popen(nodes.command("node0", [sys.executable, "-c", LISTEN]), stdout=subprocess.PIPE)
+    late = job.folder / "late"
+    late.mkdir()
+    (late / "sitecustomize.py").write_text("import time\nnow = time.time\ntime.time = lambda: now() + 60\n")
+    nodes.before("node1", f"export PYTHONPATH={late}:$PYTHONPATH")
+    python = job.python(f'case "$(hostname)" in node1) export PYTHONPATH={late}:$PYTHONPATH;; esac')
+    try:
+        assert holder.stdout.readline() == b"up\n"
+        done, told = job.check("--python", python), job.check("--python", python, "--json")
+    finally:
+        holder.kill()
+        holder.wait()
+    assert done.returncode == 2 and done.stderr.endswith("\n\n1 problem found, nothing was started.\n")
+    assert "\n\nNote: hosts.txt:2  node1: +6" in done.stderr
+    assert done.stderr.index("Note: ") < done.stderr.index("\n\nhosts.txt:1  node0: 8118")
+    document = json.loads(told.stdout)
+    assert told.returncode == 2 and [one["rule"] for one in document["problems"]] == ["preflight_port"]
+    assert [one["rule"] for one in document["warnings"]] == ["preflight_clock"]
+    ready = job.check("--python", python)
+    assert ready.returncode == 0 and "Note: " in ready.stderr and ready.stdout.startswith("Ready")
 
 
 def test_devices_that_somebody_uses(job, nodes):

@@ -100,6 +100,13 @@ def test_each_rule(first, second, node, rule, said):
     assert len(marked) == 1 and marked[0].startswith(f"  {node} ") and marked[0].count("!") == 1
 
 
+@pytest.mark.parametrize("field", ["devices_problem", "output_problem", "master_problem"])
+def test_what_a_node_says_ends_with_one_full_stop(field):
+    for words in ("it hangs", "it hangs."):
+        (problem,) = check(answers({field: words}), job()).problems
+        assert "it hangs." in problem.message and ".." not in problem.message
+
+
 def test_a_master_without_an_address_breaks_nothing():
     """Found by fuzzing: a node that has the master's address and names none."""
     assert check(answers({}, {"has_master": True, "addresses": ()}), job()).problems == []
