@@ -63,7 +63,7 @@ class _Replay:
 
 
 def monitor(asked: Asked) -> int:
-    """Do it; returns the exit code."""
+    """Do it; returns the exit code: 1 where the last look found neither a device nor a run."""
     _refuse_contradictions(asked)
     bound = address_of(asked.prometheus) if asked.prometheus is not None else None
     limits = Limits(temperature_c=asked.temperature_limit_c)
@@ -73,12 +73,15 @@ def monitor(asked: Asked) -> int:
     if job is None and isinstance(devices, ThisMachine):
         _refuse_nothing(watch.at(time.time()))
 
+    seen: list[Snapshot] = []
+
     def take() -> Snapshot:
-        return watch.at(time.time())
+        seen[:] = [watch.at(time.time())]
+        return seen[0]
 
     if asked.as_json:
         click.echo(json.dumps(to_json(take()), indent=2, allow_nan=False))
-        return 0
+        return 0 if seen[0].watched else 1
     with _sigterm_ends():
         try:
             if bound or asked.textfile:
@@ -88,7 +91,7 @@ def monitor(asked: Asked) -> int:
                 _show(asked, devices, take)
         except KeyboardInterrupt:  # how a watch ends
             return 0
-    return 0
+    return 1 if seen and not seen[0].watched else 0
 
 
 def _show(asked: Asked, devices: object, take: Callable[[], Snapshot]) -> None:
@@ -130,10 +133,10 @@ def _devices(asked: Asked) -> ThisMachine | Hosts | _Replay:
         return _Replay(recording, len(recording.moments) - 1)
     if asked.hosts_file is not None:
         from msparallel.cluster.hosts import read_hosts
-        from msparallel.launch.connect import parse_shell
+        from msparallel.launch.connect import remote_shell
 
-        shell = parse_shell(asked.remote_shell) if asked.remote_shell is not None else None
-        return Hosts(read_hosts(asked.hosts_file), shell)
+        hosts = read_hosts(asked.hosts_file)
+        return Hosts(hosts, remote_shell(asked.remote_shell, [host.address or host.name for host in hosts]))
     return ThisMachine()
 
 
@@ -149,6 +152,10 @@ def _job(asked: Asked) -> JobWatch | None:
     from msparallel.recipe.load import load_recipe
     from msparallel.train.run import run_dir
 
+    if os.sep in asked.run and not asked.run.endswith((".yaml", ".yml")) and not os.path.lexists(folder):
+        raise UserError(f"{asked.run}\n  There is no such folder. A run that has not started yet has none: name its "
+                        "recipe, for example msparallel monitor quickstart; the folder is watched as soon as it is "
+                        "there.")  # fmt: skip
     plan = resolve(load_recipe(asked.run, asked.overrides))
     if plan.recipe.train is None:
         raise UserError(f"{plan.recipe.path}\n  The recipe has no `train` section: it has no run to watch.")
@@ -184,7 +191,7 @@ def _refuse_contradictions(asked: Asked) -> None:
 
 def _refuse_nothing(snapshot: Snapshot) -> None:
     """No device and no run: there is nothing to watch, now or later."""
-    if not any(machine.table for machine in snapshot.machines):
+    if not snapshot.watched:
         from msparallel.errors import RunError
 
         told = snapshot.machines[0].error

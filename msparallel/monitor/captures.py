@@ -4,7 +4,7 @@ In: a file or a folder. Out: a Recording: moments, each with the text of every h
 a time in a name is a time (`node_3_20261129-101530.txt`, also Unix seconds), `npu-smi`, `info` and `capture` say
 nothing, a number that is left alone is a place in a series (`capture_002.txt`), anything else that is left is the host
 (`npu-smi_node_3.txt`), and so is the name of a folder inside the folder. A file may hold one output after another, each
-behind a line with its time, as `while sleep 5; do date; npu-smi info; done` writes them.
+behind a line with its time, as `while sleep 5; do date +%FT%T; npu-smi info; done` writes them.
 
 >>> read_recording(Path("captures")).hosts  # doctest: +SKIP
 ('node_0', 'node_1')
@@ -22,6 +22,8 @@ from pathlib import Path
 
 from msparallel.cluster.hosts import is_address
 from msparallel.devices.npu_smi import parse_info
+from msparallel.devices.tool_text import DeviceUnavailable
+from msparallel.doctor.recording import is_record
 from msparallel.errors import UserError, printable, short
 from msparallel.monitor.machines import Machine
 from msparallel.monitor.run_files import open_regular
@@ -44,6 +46,7 @@ _HEADER = re.compile(r"[>\s\\]*\|\s*npu-smi\s+\S")
 class Capture:
     """One output. `time_s` None where nothing tells; `order`: its place among those of its host."""
 
+    file: str
     host: str
     name: str
     text: str
@@ -79,6 +82,7 @@ def read_recording(path: Path) -> Recording:
 
     Raises:
         UserError: nothing is there, nothing of it is npu-smi's, or it is too large.
+        DeviceUnavailable: npu-smi says in all of it that it cannot answer.
     """
     captures: list[Capture] = []
     total = 0
@@ -88,24 +92,33 @@ def read_recording(path: Path) -> Recording:
             raise UserError(f"{path}\n  More than {MOST_TOTAL_BYTES >> 20} MiB of captures; give it a part of them.")
         captures += _captures(file, path, host, data.decode("utf-8", "replace"))
     by_host: dict[str, list[Capture]] = {}
-    for capture in captures:
+    for capture in _of_npu_smi(captures):
         by_host.setdefault(capture.host, []).append(capture)
-    recording = Recording(moments=_moments(by_host), hosts=tuple(sorted(by_host, key=_natural)))
-    _refuse_without_a_table(recording)
-    return recording
+    return Recording(moments=_moments(by_host), hosts=tuple(sorted(by_host, key=_natural)))
 
 
-def _refuse_without_a_table(recording: Recording) -> None:
-    first: UserError | None = None
-    for moment in recording.moments:
-        for capture in moment:
-            try:
-                parse_info(capture.text, capture.name)
-                return
-            except UserError as error:
-                first = first or error
-    if first:
-        raise UserError(str(first)) from None
+def _of_npu_smi(captures: list[Capture]) -> list[Capture]:
+    """Without files that hold something else, as beside npu-smi's in a folder of `doctor --save`. What npu-smi says
+    where it cannot answer stays.
+
+    Raises UserError where there is no table: DeviceUnavailable, a RunError, where npu-smi said why.
+    """
+    kept, refused, tables = [], [], 0
+    for capture in captures:
+        try:
+            parse_info(capture.text, capture.name)
+            tables += 1
+        except UserError as error:
+            refused.append(error)
+            other = Path(capture.file).name
+            if is_record(other) and other != "npu-smi_info.txt":
+                continue
+            if not isinstance(error, DeviceUnavailable) and "|" not in capture.text:
+                continue
+        kept.append(capture)
+    if not tables:
+        raise min(refused, key=lambda error: not isinstance(error, DeviceUnavailable)) from None
+    return kept
 
 
 def _files(path: Path) -> list[tuple[Path, str]]:
@@ -163,7 +176,7 @@ def _captures(file: Path, root: Path, host: str, text: str) -> Iterable[Capture]
     place = int(words[-1][:12]) if words and words[-1].isdecimal() and words[-1].isascii() else 0
     for count, (line, told_s, part) in enumerate(_parts(text)):
         name = str(file) if line == 1 else f"{file} (from line {line})"
-        yield Capture(host=host, name=name, text=part, order=(place, file.name, count),
+        yield Capture(file=str(file), host=host, name=name, text=part, order=(place, file.name, count),
                       time_s=told_s if told_s is not None else time_s if count == 0 else None)  # fmt: skip
 
 

@@ -49,6 +49,11 @@ class Snapshot:
     job: Job | None
 
     @property
+    def watched(self) -> bool:
+        """Whether there is a device or a run to see."""
+        return self.job is not None or any(machine.table for machine in self.machines)
+
+    @property
     def rank_of(self) -> dict[int, int]:
         ranks = self.job.ranks if self.job else ()
         return {rank.file.pid: rank.file.rank for rank in ranks if rank.file.pid}
@@ -61,6 +66,12 @@ class Snapshot:
         if self.job:
             found += job_troubles(self.job)
         return tuple(sorted(found, key=lambda trouble: trouble.severity != "error"))
+
+    @property
+    def unanswered(self) -> tuple[Trouble, ...]:
+        """Hosts that were named and told of no device; a screen says so in their place."""
+        return tuple(Trouble(severity="error", where=machine.host, text=machine.error) for machine in self.machines
+                     if machine.named and machine.error)  # fmt: skip
 
     def name_of(self, mark: Mark) -> str:
         """The device that a mark is about; its host too where there are several."""
@@ -126,7 +137,7 @@ def to_json(snapshot: Snapshot) -> dict[str, Any]:
         "time": snapshot.time_s,
         "hosts": [_machine_json(machine, snapshot) for machine in snapshot.machines],
         "job": _job_json(snapshot.job) if snapshot.job else None,
-        "problems": [asdict(trouble) for trouble in snapshot.troubles],
+        "problems": [asdict(trouble) for trouble in (*snapshot.unanswered, *snapshot.troubles)],
     }
 
 

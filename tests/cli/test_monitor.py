@@ -166,12 +166,36 @@ def test_no_npu_here_a_run_alone_and_neither(run, capsys, no_tool):
     assert (told["state"], told["steps"], told["recipe"]) == ("not started", 480, "quickstart")
 
 
+def test_hosts_that_do_not_answer_are_problems_and_nothing_to_watch_is_exit_code_1(run, tmp_path, capsys, no_tool):
+    (tmp_path / "hosts.txt").write_text("node_0\nnode_1\n")
+    reach = tmp_path / "reach"
+    reach.write_text("#!/bin/sh\necho \"connect to $1: no route\r\"; exit 255\n")
+    reach.chmod(0o755)
+    words = ["--hosts", tmp_path / "hosts.txt", "--remote-shell", reach]
+    assert call(*words, "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert [(one["severity"], one["where"], one["text"]) for one in told["problems"]] == [
+        ("error", name, f"reach to {name}: connect to {name}: no route (exit code 255)")
+        for name in ("node_0", "node_1")
+    ]
+    for more in (["--once"], ["--textfile", tmp_path / "x.prom", "--once"]):
+        assert call(*words, *more) == 1
+    assert "no route (exit code 255)" in capsys.readouterr().out
+    assert call(run, *words, "--json") == 0  # the run is seen
+    assert len(json.loads(capsys.readouterr().out)["problems"]) >= 2
+    (tmp_path / "table").write_text(info_a2((0,)))
+    reach.write_text(f"#!/bin/sh\n[ $1 = node_1 ] && exec cat {tmp_path}/table\nexit 255\n")
+    assert call(*words, "--json") == 0
+    assert [one["where"] for one in json.loads(capsys.readouterr().out)["problems"]] == ["node_0"]
+
+
 def test_refusals(run, tmp_path, capsys, no_tool):
     (tmp_path / "empty").mkdir()
     for words, message in [
         (["quickstrat"], "Did you mean `quickstart`"),
         ([tmp_path / "empty"], "No run is in this folder"),
         ([tmp_path], f"Runs below it: {run}"),
+        ([tmp_path / "not" / "there"], "There is no such folder. A run that has not started yet has none"),
         ([run, "train.steps=3"], "changes a recipe"),
         (["qwen3_8b_serve_tp1"], "no `train` section"),
         (["--from", tmp_path / "none"], "cannot be read"),

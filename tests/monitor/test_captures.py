@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from devices.npu_smi_texts import info_a2, info_a3
+from doctor.node import clean, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,7 +85,9 @@ def test_folders_are_hosts(tmp_path):
         {"node_0": 40, "node_1": 50}, {"node_0": 41, "node_1": 50}]  # fmt: skip
 
 
-@pytest.mark.parametrize("clock", ["Sun Nov 29 10:15:{:02d} CST 2026", "2026-11-29 10:15:{:02d}"])
+@pytest.mark.parametrize(
+    "clock", ["Sun Nov 29 10:15:{:02d} CST 2026", "2026-11-29 10:15:{:02d}", "2026-11-29T10:15:{:02d}"]
+)
 def test_a_file_with_one_output_after_the_other(tmp_path, clock):
     path = tmp_path / "watch.log"
     path.write_text("".join(f"{clock.format(second)}\n{info_a2(temperature=str(40 + second))}" for second in (0, 5)))
@@ -100,6 +103,29 @@ def test_an_output_that_failed_in_a_series_is_shown_as_such(tmp_path):
     machine = recording.machines(1)[0]
     assert machine.table is None and "-8005" in machine.error
     assert recording.machines(2)[0].table is not None
+
+
+@pytest.mark.parametrize("folder", ["", "node_0"])
+def test_what_doctor_saves_beside_npu_smi_is_no_sample(tmp_path, folder):
+    """hccn_tls_1.txt is no later look at the devices, and no other file of a recording or of a person is."""
+    place = tmp_path / folder
+    write(place, {**clean(), "npu-smi_info.txt": info_a2(range(8)), "notes.txt": "a word\n",
+                  "npu-smi_health_0.txt": "dcmi module initialize failed. ret is -8005\n"})  # fmt: skip
+    assert len(list(place.iterdir())) > 20
+    recording = read_recording(tmp_path)
+    assert len(recording.moments) == 1 and len(recording.hosts) == 1
+    assert len(recording.machines(0)[0].table.devices) == 8
+
+
+def test_npu_smi_that_never_answered_is_a_failure_and_files_of_something_else_are_wrong_input(tmp_path):
+    (tmp_path / "notes.txt").write_text("a word\n")
+    with pytest.raises(UserError, match="no table of npu-smi") as error:
+        read_recording(tmp_path)
+    assert error.value.exit_code == 2
+    (tmp_path / "node_0.txt").write_text("dcmi module initialize failed. ret is -8005\n")
+    with pytest.raises(UserError, match="cannot be initialised") as error:
+        read_recording(tmp_path)
+    assert error.value.exit_code == 1
 
 
 def test_the_samples_of_public_reports(shared):

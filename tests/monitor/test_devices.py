@@ -126,20 +126,32 @@ def test_npu_smi_that_hangs_is_shown_as_such_and_left_alone_for_a_while(npu_smi,
 def test_hosts_are_asked_through_another_program(npu_smi, tmp_path):
     """A stand-in for ssh: HOST COMMAND_LINE, which it gives to a shell as ssh does."""
     (tmp_path / "node_0").write_text(info_a2((0, 1)))
+    names = [f"node_{number}" for number in range(6)]
+    for name in names[3:]:
+        (tmp_path / name).touch()
     (tmp_path / "node_2").write_text("dcmi module initialize failed. ret is -8005\n")
     npu_smi("exit 9")
     reach = tmp_path / "reach.py"
     reach.write_text(
         "import pathlib, sys\n"
         "host, line = sys.argv[1:]\n"
-        "assert line == 'exec npu-smi info', line\n"
+        "assert line == 'exec npu-smi info' or host == 'node_3', line\n"
         f"file = pathlib.Path({str(tmp_path)!r}) / host\n"
-        "if not file.exists():\n    print('connect to host: no route'); sys.exit(255)\n"
+        "if not file.exists():\n    print('connect to host: no route\\r'); sys.exit(255)\n"
+        "if host == 'node_3':\n    print('sh: 1: npu-smi: not found'); sys.exit(127)\n"
+        "if host == 'node_4':\n    print('Permission denied, please try again.'); sys.exit(3)\n"
+        "if host == 'node_5':\n    sys.exit(1)\n"
         "print(file.read_text())\n"
     )
-    hosts = Hosts([Host(name=name) for name in ("node_0", "node_1", "node_2")], [sys.executable, str(reach)])
+    hosts = Hosts([Host(name=name) for name in names], [sys.executable, str(reach)])
     told = hosts.machines(0.0)
-    assert [machine.host for machine in told] == ["node_0", "node_1", "node_2"]
+    assert [machine.host for machine in told] == names
+    said = [" ".join(machine.error.split()) for machine in told]
+    assert said[1] == f"{os.path.basename(sys.executable)} to node_1: connect to host: no route (exit code 255)"
+    assert "ret is -8005" in said[2] and "cannot be initialised" in said[2] and said[2].endswith("(exit code 0)")
+    assert said[3].startswith("node_3: sh: 1: npu-smi: not found (exit code 127). npu-smi is neither on the PATH")
+    assert "Permission denied, please try again." in said[4] and said[4].endswith("run as root. (exit code 3)")
+    assert said[5] == "npu-smi info on node_5: not a word (exit code 1)"
     npu_smi("echo 'dcmi module initialize failed. ret is -8020' >&2")
     assert "-8020" in Hosts([Host(name="localhost")]).machines(0.0)[0].error  # asked without ssh
     (tmp_path / "npu-smi").unlink()
