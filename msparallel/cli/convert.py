@@ -29,7 +29,7 @@ Examples:
 @click.option("-o", "--output", metavar="FOLDER", help="Where. For a recipe by default where its run looks.")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True,
               help="Of weights for Hugging Face.")  # fmt: skip
-@click.option("--max-shard-gb", type=Number(min=0, min_open=True), default=5.0, show_default=True,
+@click.option("--max-shard-gb", type=Number(0, 1_000_000, min_open=True), default=5.0, show_default=True,
               help="Largest file for Hugging Face, in 10^9 bytes.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(

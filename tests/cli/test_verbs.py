@@ -474,6 +474,7 @@ def test_a_stream_that_takes_nothing_is_no_traceback(words: tuple[str, ...], str
         ("ranktable", "make"),
         ("kubernetes", "--kind", "x"),
         ("queue-simulate", "--synthetic", "1", "--queue", "\x1b[31m"),
+        ("convert", "x", "--to", "hugging-face", "-o", "y", "--max-shard-gb", "1e300"),
     ],
     ids=" ".join,
 )
