@@ -93,6 +93,8 @@ def findings(scans: list[Scan], rules: tuple[Rule, ...]) -> list[Finding]:
                  for finding, follows in zip(found, follow, strict=True)] + [silent]  # fmt: skip
     apart = _far_apart(by_id.get("errors_far_apart"), seen)
     found += [apart] if apart is not None else []
+    if any(one.severity == "error" for one in found):
+        found = [one for one in found if not (one.rule.at_end and one.rule.severity == "warning")]
     place = {rule.id: number for number, rule in enumerate(rules)}
     return sorted(found, key=lambda one: (one.explained_by is not None, SEVERITIES.index(one.severity),
                                           float("inf") if one.time_s is None else one.time_s,

@@ -25,6 +25,7 @@ Kind = Literal["worker", "scheduler", "plog", "dmesg", "npu_smi", "log"]
 PatternKind = Literal["any_log", "worker", "scheduler", "plog", "dmesg", "npu_smi"]
 ANY_LOG = ("worker", "scheduler", "plog")
 SHORTEST_LITERAL = 4
+"""In bytes; one at the beginning of a line may be a byte shorter."""
 CAUSES = "causes"
 """In `consequence_of`: every rule that does not itself name `causes`."""
 
@@ -44,10 +45,11 @@ class Pattern(_Strict):
 
     Named groups of `regex`: `rank` (the rank that the line speaks for), `peer` (a rank that others wait for), `device`,
     `pid`; others fill the rule's `detail`. Lines of level WARNING and below count only with `any_level`:
-    a job that goes on after a second try has such lines too.
+    a job that goes on after a second try has such lines too. A literal that begins with a line's end stands at the
+    beginning of a line.
     """
 
-    literal: str = Field(min_length=SHORTEST_LITERAL, pattern=r"^[^\n]+$")
+    literal: str = Field(pattern=r"^\n?[^\n]+$")
     regex: str | None = None
     any_level: bool = False
 
@@ -66,6 +68,12 @@ class Pattern(_Strict):
     def is_code(self) -> bool:
         """Whether it was written as a `code`."""
         return self.regex is not None and self.regex.startswith(_SAYS_CODE)
+
+    @model_validator(mode="after")
+    def _long_enough(self) -> Pattern:
+        if len(self.literal.encode()) < SHORTEST_LITERAL - (self.literal[0] == "\n"):
+            raise ValueError(f"literal {self.literal!r}: shorter than {SHORTEST_LITERAL} bytes")
+        return self
 
     @model_validator(mode="after")
     def _compiles(self) -> Pattern:
@@ -94,6 +102,8 @@ class Rule(_Strict):
         unknown: says that something failed and not what; it explains the time-outs of others only where it stands well
             before them. With severity `warning` it becomes an error where its process wrote nothing more.
         sums_up: says only that something failed before; any other error of its file, or one before it, explains it.
+        at_end: so many last lines of a file in which no other rule speaks are tried; 0 for all lines of all files. With
+            severity `warning` it is left out where there is an error in any file.
         detail: a sentence with `{group}` of the patterns; left out where a group was not seen.
         remedy: what to do, in order.
         source: where the text of the message was read.
@@ -114,6 +124,7 @@ class Rule(_Strict):
     unknown: bool = False
     sums_up: bool = False
     concluded: bool = False
+    at_end: int = Field(default=0, ge=0, le=100)
     examples: tuple[Example, ...] = ()
     not_examples: tuple[Example, ...] = ()
 

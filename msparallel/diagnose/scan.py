@@ -6,18 +6,17 @@ In: a `LogFile`, `Wanted` rules. Out: a `Scan`, whose size does not depend on th
 from __future__ import annotations
 
 import re
-from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from msparallel.diagnose.files import LogFile
+from msparallel.diagnose.lines import LEVEL_BYTES, LONGEST_TEXT, bare_of, is_quiet, shown
 from msparallel.diagnose.prefilter import Prefilter
 from msparallel.diagnose.reader import Unreadable, blocks
 from msparallel.diagnose.rule import Kind, Pattern, Rule
-from msparallel.diagnose.secrets import without_secrets
 from msparallel.diagnose.times import last_stamp, stamps
-from msparallel.errors import printable, short
+from msparallel.errors import short
 from msparallel.finding import Evidence
 
 MOST_EVIDENCE = 3
@@ -25,25 +24,12 @@ MOST_EVIDENCE = 3
 MOST_PEERS = 4096
 LONGEST_RANK = 6
 """Digits; more is no rank."""
-LONGEST_TEXT = 400
 SYSLOG_YEAR = 2000
 """Syslog lines have no year; a leap year, so that 29 February exists. `findings.py` puts the job's year in."""
 _LOOK_BACK_BYTES = 4096
 _ABOUT_LITERAL_BYTES, _ABOUT_CODE_BYTES = (1024, 2048), (48, 16)
 """Before and from the literal: where its regex may match, so that a line of any length takes a bounded time."""
 
-_LEVEL = re.compile(rb"(?<![A-Za-z.])(?:(INFO|WARNING|WARN|DEBUG|TRACE|EVENT|NOTICE|level=(?:info|warning|debug))"
-                    rb"|ERROR|CRITICAL|FATAL|EXCEPTION|level=(?:error|fatal)"
-                    rb"|\w*(?:Error|Exception):)(?![A-Za-z])")  # fmt: skip
-"""The first level in a line, as MindSpore, CANN, Python's logging, vLLM and Go write it; group 1 is a quiet one."""
-_QUIET_LETTER = re.compile(rb"^(?:\(.{1,80}?\) )?(?:\[rank\d{1,6}\]: ?)?\[?[WI]\d{0,4} "
-                           rb"(?:\d\d:\d\d:\d\d[.\d]*|[\w.]{1,60}:\d+\])")  # fmt: skip
-"""A level of one letter: `[W530 17:44:21.4 a.ts:526]`, `[W OpCommand.cpp:88]`, `I0709 20:08:32.572540`."""
-_LEVEL_BYTES = 160
-_PREFIX = re.compile(rb"(?:E {1,16}|\[rank\d{1,6}\]: ?|\([\w= ,.:-]{1,80}\) ?"
-                     rb"|(?:ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w.]{1,60}:\d{1,6}\] ?"
-                     rb"|/[^\s:]{1,300}[:-]\d{1,9}[:-](?:\[rank\d{1,6}\]: ?)?){1,4}")  # fmt: skip
-"""What pytest, torchrun, Ray, vLLM and grep put before a line of another program."""
 _LINE_RANK = re.compile(rb"RankID:(\d{1,6})\b|\[rank(\d{1,6})\]|^\(\w{1,40} rank=(\d{1,6}) pid=")
 _IDENTITY = ("rankNum[", "RankID:", "[rank")
 _OWN_RANK = re.compile(rb"rankNum\[\d+\], ?rank\[(\d{1,6})\]")
@@ -121,7 +107,8 @@ class Wanted:
     """Rules made ready to be looked for, by kind of file; made once for all files."""
 
     def __init__(self, rules: tuple[Rule, ...]):
-        self._rules = rules
+        self._rules = tuple(rule for rule in rules if not rule.at_end)
+        self._at_end = tuple(rule for rule in rules if rule.at_end)
         self._ready: dict[Kind, tuple[Prefilter, list[_Matcher]]] = {}
 
     def of(self, kind: Kind) -> tuple[Prefilter, list[_Matcher]]:
@@ -131,15 +118,25 @@ class Wanted:
             self._ready[kind] = Prefilter([*(one.pattern.literal for one in matchers), *_IDENTITY]), matchers
         return self._ready[kind]
 
+    def at_end(self, kind: Kind) -> list[tuple[int, list[_Matcher]]]:
+        """(last lines, matchers) of each rule for the end of a file in which no other rule speaks."""
+        return [(rule.at_end, [_Matcher(rule, one) for one in rule.patterns_of(kind)]) for rule in self._at_end]
+
 
 class _Matcher:
     """A pattern of a rule, over bytes."""
 
     def __init__(self, rule: Rule, pattern: Pattern):
         self.rule, self.pattern = rule, pattern
-        self.literal = pattern.literal.encode("utf-8")
+        self.literal = pattern.literal.removeprefix("\n").encode("utf-8")
+        self._begins = pattern.literal[0] == "\n"
         self.regex = re.compile(pattern.regex.encode("utf-8")) if pattern.regex else None
         self._before, self._behind = _ABOUT_CODE_BYTES if pattern.is_code else _ABOUT_LITERAL_BYTES
+
+    def place(self, line: bytes) -> int:
+        """Where the literal stands; -1 where it does not."""
+        at = line.find(self.literal)
+        return -1 if self._begins and at else at
 
     def groups(self, line: bytes, bare: bytes, quiet: bool) -> dict[str, bytes] | None:
         """Named groups where a line with the literal fits; `bare` is the line without what another program put before
@@ -170,6 +167,7 @@ def scan(file: LogFile, wanted: Wanted, progress: Callable[[int], object] = lamb
         found.bytes_read += count
         progress(count)
 
+    block = b""
     try:
         for block in blocks(file.path, told):
             if found.pid is None and not found.lines and (pid := _PID.search(block[:_LOOK_BACK_BYTES])):
@@ -177,6 +175,8 @@ def scan(file: LogFile, wanted: Wanted, progress: Callable[[int], object] = lamb
             _scan_block(found, block, lines, matchers, year)
     except Unreadable as reason:
         found.stopped = str(reason)
+    if not found.hits:
+        _scan_end(found, block, wanted.at_end(file.kind), year)
     if found.rank is None and len(found.told_ranks) == 1:
         found.rank = next(iter(found.told_ranks))
     return found
@@ -200,18 +200,38 @@ def _scan_block(found: Scan, block: bytes, lines: Prefilter, matchers: list[_Mat
         found.last = Evidence(found.file.name, last, shown(words[words.rfind(b"\n") + 1 :]))
 
 
+def _scan_end(found: Scan, block: bytes, wanted: list[tuple[int, list[_Matcher]]], year: int | None) -> None:
+    """The last lines of a file in which no rule spoke, until one of those for the end does."""
+    end, line = len(block.rstrip()), found.lines - block.count(b"\n", len(block.rstrip())) + 1
+    places: list[tuple[int, int, int]] = []  # (number, begin, end) of lines, the last first
+    for _ in range(max((lines for lines, _ in wanted), default=0)):
+        if end < 0:
+            break
+        begin = block.rfind(b"\n", 0, end) + 1
+        places.append((line, begin, end))
+        end, line = begin - 1, line - 1
+    for lines, matchers in wanted:
+        for number, begin, stop in reversed(places[:lines]):
+            _look_at(found, block, begin, stop, number, matchers, year)
+        if found.hits:
+            return
+
+
 def _look_at(found: Scan, block: bytes, begin: int, end: int, line: int, matchers: list[_Matcher],
              year: int | None) -> None:  # fmt: skip
     text = block[begin:end]
-    quiet, prefix = _is_quiet(text), _PREFIX.match(text)
-    bare = text if prefix is None else text[prefix.end() :]
+    quiet, bare = is_quiet(text), bare_of(text)
     if found.rank is None:
         _learn_rank(found, text)
+    spoken: list[tuple[Rule, dict[str, bytes]]] = []
+    first: dict[str, int] = {}
     for matcher in matchers:
-        groups = matcher.groups(text, bare, quiet) if matcher.literal in text else None
-        if groups is None:
-            continue
-        rule = matcher.rule
+        at = matcher.place(text)
+        groups = matcher.groups(text, bare, quiet) if at >= 0 else None
+        if groups is not None:
+            spoken.append((matcher.rule, groups))
+            first[matcher.rule.id] = min(at, first.get(matcher.rule.id, at))
+    for rule, groups in spoken:
         hit = found.hits.get(rule.id)
         if hit is None or rule.unknown:
             near = stamps(text, year)
@@ -224,19 +244,12 @@ def _look_at(found: Scan, block: bytes, begin: int, end: int, line: int, matcher
                 if hit is None or _is_later(hit, line, time_s):
                     hit = found.late_hits[rule.id] = Hit(rule, _rank_in(text, groups), time_s)
             hit.end_s = time_s
-        _add(hit, found.file.name, line, _from_literal(text, matcher.literal), groups)
+        _add(hit, found.file.name, line, _from(text, first[rule.id]), groups)
 
 
-def _from_literal(text: bytes, literal: bytes) -> bytes:
-    """The line, or of a line too long to be shown the part in which the literal stands."""
-    at = text.find(literal)
-    return text if at + len(literal) <= LONGEST_TEXT else b"... " + text[at - LONGEST_TEXT // 4 :]
-
-
-def _is_quiet(text: bytes) -> bool:
-    """Whether a line is of level WARNING or below, as far as it says so."""
-    level = _LEVEL.search(text, 0, _LEVEL_BYTES)
-    return (level is not None and level[1] is not None) or _QUIET_LETTER.match(text) is not None
+def _from(text: bytes, at: int) -> bytes:
+    """The line, or of a line too long to be shown the part about the first place where its rule speaks."""
+    return text if at <= LONGEST_TEXT // 2 else b"... " + text[at - LONGEST_TEXT // 4 :]
 
 
 def _learn_rank(found: Scan, text: bytes) -> None:
@@ -256,7 +269,7 @@ def _is_later(hit: Hit, line: int, time_s: float | None) -> bool:
 def _rank_in(text: bytes, groups: dict[str, bytes]) -> int | None:
     if "rank" in groups:
         return int(groups["rank"])
-    named = _LINE_RANK.search(text, 0, _LEVEL_BYTES)
+    named = _LINE_RANK.search(text, 0, LEVEL_BYTES)
     return int(named[1] or named[2] or named[3]) if named else None
 
 
@@ -271,19 +284,3 @@ def _add(hit: Hit, name: str, line: int, text: bytes, groups: dict[str, bytes]) 
     for peer in re.findall(rb"\d+", groups.get("peer", b"")):
         if len(hit.peers) < MOST_PEERS and len(peer) <= LONGEST_RANK:  # 4294967295 is HCCL's word for none
             hit.peers[int(peer)] += 1
-
-
-def _decoded(text: bytes) -> str:
-    """UTF-8, else GB 18030, which older Chinese systems write; a character that is cut off at the end is left out."""
-    for encoding in ("utf-8", "gb18030"):
-        try:
-            return getincrementaldecoder(encoding)().decode(text)
-        except UnicodeDecodeError:
-            continue
-    return text.decode("utf-8", "backslashreplace")
-
-
-def shown(text: bytes) -> str:
-    """A piece of a log as it may be shown."""
-    words = _decoded(text[: 4 * LONGEST_TEXT]).strip()
-    return short(printable(without_secrets(words)).replace("\t", " "), LONGEST_TEXT)
