@@ -24,9 +24,9 @@ COMPOSED = {
         "NPUClearFloatStatusV2",
         "NPUGetFloatStatusV2",
     ),
-    *("Outer", "RmsNorm", "RmsNormGrad"),
+    *("Outer", "PagedAttention", "ReshapeAndCache", "RmsNorm", "RmsNormGrad"),
 }
-"""Without a kernel for the processor; attention is tested in test_kernels_attention."""
+"""Without a kernel for the processor; attention is tested in test_kernels_attention and test_kernels_paged."""
 
 
 @pytest.fixture(scope="module")
