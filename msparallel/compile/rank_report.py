@@ -176,7 +176,8 @@ def read_report(
         layouts = json.loads((place / "layouts.json").read_text(encoding="utf-8"))
         held |= _held(execution, layouts, result.roles, mesh, rank)
         strategies |= layout_strategies(execution)
-        strategies |= json.loads((place / "strategies.json").read_text(encoding="utf-8"))
+        listed = json.loads((place / "strategies.json").read_text(encoding="utf-8"))
+        strategies |= listed or noted_strategies(execution)
     stage = mesh.coordinates(rank)["pp"]
     operators: dict[str, int] = {}
     for execution, times in executions:
@@ -208,6 +209,12 @@ def layout_strategies(execution: Execution) -> dict[str, Strategy]:
         for node in nodes
         if "in_layout" in node.attributes and not node.scope.startswith("Gradients")
     }
+
+
+def noted_strategies(execution: Execution) -> dict[str, Strategy]:
+    """Strategies as the operators themselves note them; of a graph without a backward pass MindSpore lists none."""
+    nodes = (operator.node for operator in execution.operators)
+    return {node.name: node.attributes["in_strategy"] for node in nodes if node.attributes.get("in_strategy")}
 
 
 def layers_of_stage(stage_layers: Sequence[int], stages: int, stage: int) -> tuple[int, ...]:
