@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,21 @@ if TYPE_CHECKING:
     from msparallel.cluster.rank_table import RankTable
     from msparallel.plan import Plan
 
+
+class _Chip(click.Choice):
+    """Chips under the rank table's words; what a product is called elsewhere is told its word."""
+
+    _OTHER = (("910c", "A3"), ("910b", "A2"), ("950", "A5"), ("910", "910A"))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            written = str(value).lower()
+            meant = next((word for name, word in self._OTHER if name in written or word.lower() in written), None)
+            if meant:
+                error.message += f" {short(value, 40)} is {meant}."
+            raise
 
 
 @click.group(name="ranktable", epilog="""\b
@@ -42,7 +58,7 @@ Examples:
 @click.option("--hccn", metavar="FOLDER|FILE",
               help="What hosts know of their cards: HOST.conf (/etc/hccn.conf), HOST.txt (hccn_tool's output), or "
               "on A5 HOST.json (/etc/hccl_rootinfo.json).")
-@click.option("--chip", type=click.Choice(["910A", "A2", "A3", "A5"]), help="By default the recipe's, else A2.")
+@click.option("--chip", type=_Chip(["910A", "A2", "A3", "A5"]), help="By default the recipe's, else A2.")
 @click.option("--devices", metavar="0-7", help="Physical devices of each host; by default all it knows of.")
 @click.option("--recipe", "recipe_name", metavar="RECIPE", help="The job: says which axis stays inside a server.")
 @click.option("--inside", metavar="AXIS,...", help="Axes that should stay inside a server: tp, cp, dp, pp.")
@@ -60,6 +76,7 @@ def make(
     """
     from msparallel.cli.output_file import write_output
     from msparallel.cluster.check_table import check
+    from msparallel.cluster.recipe_fit import fit_advice, fit_problems
 
     if bool(tables) == bool(hccn) or (hccn and not hosts) or (tables and devices):
         raise click.UsageError("Give --hosts and --hccn (and --devices), or the tables of single hosts.")
@@ -73,7 +90,8 @@ def make(
         assert hosts is not None and hccn is not None
         made = _from_hosts(hosts, hccn, chip or "A2", _device_ids(devices))
     checked = check(made, chip)
-    problems = [*checked.problems, *(_fit(made, plan) if plan else [])]
+    problems = [*checked.problems, *(fit_problems(made, plan, hosts or "") if plan else [])]
+    advice = (*checked.advice, *(fit_advice(made, plan) if plan else []))
     if problems:
         raise RecipeError(problems)
     told = _placement(made, plan, inside) if plan else {}
@@ -82,11 +100,11 @@ def make(
         write_output(output, text, force)
     if as_json:
         click.echo(json.dumps({"output": output, "table": made.to_json(), "placement": told,
-                               "advice": [item.to_json() for item in checked.advice]}, indent=2))  # fmt: skip
+                               "advice": [item.to_json() for item in advice]}, indent=2))  # fmt: skip
         return
     if not output:
         click.echo(text, nl=False)
-    lines = [*_summary(made, checked.chip), *_placement_lines(told), *_advice_lines(checked.advice)]
+    lines = [*_summary(made, checked.chip), *_placement_lines(told), *_advice_lines(advice)]
     if output:
         lines.append(f"Written to {output}.")
     click.echo(printable("\n".join(lines)), err=not output)
@@ -99,7 +117,7 @@ Examples:
   $ msparallel ranktable check /user/serverid/devindex/config/hccl.json --wait 600
 """)  # fmt: skip
 @click.argument("path", metavar="TABLE.json")
-@click.option("--chip", type=click.Choice(["910A", "A2", "A3", "A5"]),
+@click.option("--chip", type=_Chip(["910A", "A2", "A3", "A5"]),
               help="By default the recipe's, else what the table tells.")
 @click.option("--recipe", "recipe_name", metavar="RECIPE", help="The job that the table is for.")
 @click.option("--roce", is_flag=True, help="The job runs with HCCL_INTRA_ROCE_ENABLE=1.")
@@ -115,19 +133,21 @@ def check_command(
     """
     from msparallel.cluster.check_table import check
     from msparallel.cluster.read_table import read_rank_table
+    from msparallel.cluster.recipe_fit import fit_advice, fit_problems
     from msparallel.cluster.wait_table import wait_for_table
 
     plan = _plan(recipe_name) if recipe_name else None
     table = read_rank_table(path) if wait_s is None else wait_for_table(path, wait_s)
     checked = check(table, chip or (_chip_of(plan) if plan else None), roce=roce)
     unready = table.status in ("initializing", "unknown")
-    problems = [*checked.problems, *(_fit(table, plan) if plan and not unready else [])]
+    problems = [*checked.problems, *(fit_problems(table, plan) if plan and not unready else [])]
+    advice = (*checked.advice, *(fit_advice(table, plan) if plan and not problems else []))
     told = _placement(table, plan, None) if plan and not problems else {}
     if as_json:
         ordered = RecipeError(problems).problems
         click.echo(json.dumps({
             "file": path, "chip": checked.chip, "version": table.version, "status": table.status, "ranks": table.size,
-            "problems": [item.to_json() for item in ordered], "advice": [item.to_json() for item in checked.advice],
+            "problems": [item.to_json() for item in ordered], "advice": [item.to_json() for item in advice],
             "placement": told,
         }, indent=2))  # fmt: skip
     elif unready and len(problems) == 1:
@@ -136,7 +156,7 @@ def check_command(
         raise RecipeError(problems)
     else:
         click.echo(printable("\n".join([
-            *_summary(table, checked.chip), *_placement_lines(told), *_advice_lines(checked.advice),
+            *_summary(table, checked.chip), *_placement_lines(told), *_advice_lines(advice),
             "Every rule holds.",
         ])))  # fmt: skip
     return (1 if unready and len(problems) == 1 else 2) if problems else 0
@@ -201,6 +221,9 @@ def _from_hosts(hosts: str, hccn: str, chip: str, devices: tuple[int, ...]) -> R
     from msparallel.cluster.make_table import make_rank_list, make_table
 
     listed = read_hosts(hosts)
+    if not os.path.exists(hccn):
+        raise UserError(f"--hccn {short(hccn)}: there is no such folder or file. It is a folder with a file for each "
+                        f"host, for example {listed[0].name}.conf, the host's /etc/hccn.conf.")  # fmt: skip
     if not Path(hccn).is_dir() and len(listed) > 1:
         raise UserError(f"--hccn {hccn}: {len(listed)} hosts need a folder with a file for each, for example "
                         f"{listed[0].name}.conf.")  # fmt: skip
@@ -238,18 +261,6 @@ def _device_ids(text: str | None) -> tuple[int, ...]:
     if text and (not found or len(set(found)) != len(found)):
         raise UserError(f"--devices {short(text, 40)}: each device once, ranges upwards, for example 0-7 or 0,1,4.")
     return tuple(found)
-
-
-def _fit(table: RankTable, plan: Plan) -> list[Any]:
-    """Problems of a table with the recipe that it is for."""
-    from msparallel.errors import Problem
-
-    if table.size == plan.world_size:
-        return []
-    mesh = str(plan.mesh)
-    return [Problem(key="rank_list" if table.form == "ranks" else "server_list", value=table.size, rule="recipe_fits",
-                    message=f"The table has {table.size} ranks, the recipe {mesh} needs {plan.world_size}.",
-                    file=table.file)]  # fmt: skip
 
 
 def _placement(table: RankTable, plan: Plan, inside: str | None) -> dict[str, Any]:

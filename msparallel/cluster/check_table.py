@@ -106,7 +106,7 @@ def _found(rule: Rule, job: Job) -> list[Problem]:
     broken = rule(job)
     problems = [
         Problem(key=f"{item.place.key}.{item.field}".strip(".") or "file", value=item.value, rule=rule.__name__,
-                message=item.message, file=job.table.file, suggestion=item.suggestion,
+                message=item.message, file=item.place.file or job.table.file, suggestion=item.suggestion,
                 line=item.place.lines.get(item.field, item.place.lines.get("")))
         for item in islice(broken, _MOST)
     ]  # fmt: skip

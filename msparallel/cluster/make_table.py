@@ -12,13 +12,13 @@ after server, device after device, rank 0 first. That is msrun's order too: rank
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from msparallel.cluster.hosts import Cards, Host
 from msparallel.cluster.rank_table import Device, Place, Rank, RankTable, Server, SuperPod
 from msparallel.cluster.table_rules import VERSION_OF, spans
-from msparallel.errors import UserError, short
+from msparallel.errors import Problem, RecipeError, UserError, short
 
 
 def make_table(hosts: Sequence[Host], cards: Sequence[Cards], chip: str, devices: Sequence[int] = (),
@@ -29,16 +29,23 @@ def make_table(hosts: Sequence[Host], cards: Sequence[Cards], chip: str, devices
         devices: physical ids to use on each host; by default all that its cards tell.
         file: the host list, for messages.
 
-    Raises UserError for A5: see `make_rank_list`.
+    Raises:
+        UserError: for A5; see `make_rank_list`.
+        RecipeError: everything that the hosts' files do not tell.
     """
     if chip == "A5":
         raise UserError("A5: a 2.0 rank table holds EIDs and ports, which no hccn.conf has.")
     version = 4 if any(known.ipv4 for known in cards) else 6
+    pod_of = [host.super_pod or (known.super_pods[0] if known.super_pods else None)
+              for host, known in zip(hosts, cards, strict=True)]  # fmt: skip
+    problems = [problem for host, known, pod in zip(hosts, cards, pod_of, strict=True)
+                for problem in _unknown(host, known, chip, devices, pod)]  # fmt: skip
+    if problems:
+        raise RecipeError(problems)
     servers, pods, rank = [], {}, 0
     for number, (host, known) in enumerate(zip(hosts, cards, strict=True)):
         addresses, found = known.addresses(version), []
-        pod = host.super_pod or (known.super_pods[0] if known.super_pods else None)
-        _refuse_unknown(host, known, chip, devices, pod)
+        pod = pod_of[number]
         for device in devices or known.devices:
             at = Place(f"server_list[{number}].device[{len(found)}]", {"": host.line})
             found.append(Device(
@@ -54,26 +61,28 @@ def make_table(hosts: Sequence[Host], cards: Sequence[Cards], chip: str, devices
                      file=file)  # fmt: skip
 
 
-def _refuse_unknown(host: Host, known: Cards, chip: str, devices: Sequence[int], pod: str | None) -> None:
+def _unknown(host: Host, known: Cards, chip: str, devices: Sequence[int], pod: str | None) -> Iterator[Problem]:
     """What a table needs and the host's file does not tell."""
-    unknown = sorted(set(devices) - set(known.devices))
-    if unknown:
-        raise UserError(f"{known.file}: {host.name} has no device {unknown[0]} in it; it tells of "
-                        f"{spans(known.devices)}.")  # fmt: skip
-    without = [device for device in devices or known.devices if device not in known.super_device_ids]
+
+    def problem(rule: str, message: str) -> Problem:
+        return Problem(key=host.name, value=None, rule=rule, message=message, file=known.file)
+
+    if unknown := sorted(set(devices) - set(known.devices)):
+        yield problem("devices_are_told", f"{host.name} has no device {spans(unknown)} in it; it tells of "
+                      f"{spans(known.devices)}.")  # fmt: skip
+    without = [one for one in devices or known.devices if one in known.devices and one not in known.super_device_ids]
     if chip == "A3" and without:
-        raise UserError(
-            f"{known.file}: no SDID for device {without[0]} of {host.name}; A3 needs one for each. Put what "
+        yield problem("super_device_ids_are_told",
+            f"There is no SDID for device {spans(without)}; A3 needs one for each. Put what "
             f"npu-smi info -t spod-info -i NPU -c CHIP prints behind a line: device {without[0]}"
-        )
+        )  # fmt: skip
     if chip == "A3" and pod is None:
-        raise UserError(f"{host.name}: which super pod is it in? Add super_pod=0 to its line of the host list, or "
-        "the line "
-                        f"Super Pod ID of npu-smi info -t spod-info to {known.file}.")  # fmt: skip
+        yield problem("super_pods_are_told", "Which super pod is it in? Add super_pod=0 to its line of "
+                      "the host list, or the line Super Pod ID of npu-smi info -t spod-info to this file.")  # fmt: skip
     if host.super_pod and known.super_pods and host.super_pod != known.super_pods[0]:
-        raise UserError(f"{host.name}: the host list says super_pod={host.super_pod}, {known.file} says "
-                        f"{known.super_pods[0]}. Physical and logical numbers do not mix: use one of "
-                        "them.")  # fmt: skip
+        yield problem("super_pods_agree", f"{host.name}: the host list says super_pod={host.super_pod}, {known.file} "
+                      f"says {known.super_pods[0]}. Physical and logical numbers do not mix: use one of "
+                      "them.")  # fmt: skip
 
 
 def make_rank_list(infos: Sequence[RankTable], devices: Sequence[int] = ()) -> RankTable:
@@ -114,6 +123,7 @@ def merge_tables(tables: Sequence[RankTable]) -> RankTable:
                             f"{short(first.version, 20)}; only tables of one version make one.")  # fmt: skip
         if table.clusters:
             raise UserError(f"{table.file}: tables with cluster_list are not merged.")
+    tables = [_with_file(table) for table in tables]
     if first.form == "ranks":
         ranks = [rank for table in tables for rank in sorted(table.ranks, key=lambda rank: rank.rank_id)]
         numbered = tuple(replace(rank, rank_id=number) for number, rank in enumerate(ranks))
@@ -128,6 +138,21 @@ def merge_tables(tables: Sequence[RankTable]) -> RankTable:
         for pod in table.super_pods:
             pods.setdefault(pod.super_pod_id, []).extend(pod.server_ids)
     return RankTable(version=first.version, servers=tuple(servers), count=len(servers), super_pods=_pods(pods))
+
+
+def _with_file(table: RankTable) -> RankTable:
+    """Each entry with the file that it came from: the table that they become has none."""
+
+    def of(place: Place) -> Place:
+        return replace(place, file=table.file)
+
+    servers = tuple(replace(server, place=of(server.place), devices=tuple(replace(device, place=of(device.place))
+                                                                          for device in server.devices))
+                    for server in table.servers)  # fmt: skip
+    ranks = tuple(replace(rank, place=of(rank.place), levels=tuple(replace(level, place=of(level.place))
+                                                                   for level in rank.levels))
+                  for rank in table.ranks)  # fmt: skip
+    return replace(table, servers=servers, ranks=ranks)
 
 
 def in_order_of(tables: Sequence[RankTable], hosts: Sequence[Host]) -> list[RankTable]:

@@ -37,7 +37,7 @@ def local_ids_are_unique(job: Job) -> Iterator[Broken]:
             key = (str(server), name, getattr(rank, name))
             if key in seen:
                 yield Broken(place=rank.place, field=name, value=key[2],
-                             message=f"{seen[key].key} has the same {name} in {short(key[0], 64)!r} (net_instance_id "
+                             message=f"{seen[key]} has the same {name} in {short(key[0], 64)!r} (net_instance_id "
                              "of "
                              "level 0); a device of a server has one rank.")  # fmt: skip
             seen.setdefault(key, rank.place)
@@ -96,7 +96,7 @@ def address_counts_are_equal(job: Job) -> Iterator[Broken]:
             other, first = seen.setdefault((level.net_layer, level.net_instance_id), (count, rank))
             if count != other or count > MOST_ADDRESSES:
                 yield Broken(place=level.place, field="rank_addr_list", value=count,
-                             message=f"{count} addresses here, {other} at {first.place.key}; ranks on the same "
+                             message=f"{count} addresses here, {other} at {first.place}; ranks on the same "
                              "net_instance_id "
                              f"have equally many, at most {MOST_ADDRESSES}.")  # fmt: skip
 

@@ -24,10 +24,18 @@ PLACEHOLDERS = ("", "-.-.-.-", "0.0.0.0", "reserve")
 
 @dataclass(frozen=True)
 class Place:
-    """Where something stands in a file: dotted path, and the line of each of its fields; '' is the whole."""
+    """Where something stands in a file: dotted path, and the line of each of its fields; '' is the whole.
+
+    Attributes:
+        file: empty for the table's own; in a table that was merged, the one of these that it came from.
+    """
 
     key: str = ""
     lines: dict[str, int] = field(default_factory=dict)
+    file: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.key} of {self.file}" if self.file else self.key
 
 
 @dataclass(frozen=True, kw_only=True)

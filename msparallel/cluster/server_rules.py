@@ -119,7 +119,7 @@ def device_ips_are_unique(job: Job) -> Iterator[Broken]:
             continue
         if str(address) in seen:
             yield Broken(place=device.place, field="device_ip", value=device.device_ip,
-                         message=f"{seen[str(address)].key} has the same device_ip; every network card has its own. "
+                         message=f"{seen[str(address)]} has the same device_ip; every network card has its own. "
                          f"hccn_tool -i {device.device_id} -ip -g tells this one's.")  # fmt: skip
         seen.setdefault(str(address), device.place)
 
@@ -133,7 +133,7 @@ def device_ips_are_of_one_family(job: Job) -> Iterator[Broken]:
         first = first or (address.version, device.place)
         if address.version != first[0]:
             yield Broken(place=device.place, field="device_ip", value=device.device_ip,
-                         message=f"IPv{address.version} here, IPv{first[0]} at {first[1].key}; all are of one kind.")
+                         message=f"IPv{address.version} here, IPv{first[0]} at {first[1]}; all are of one kind.")
 
 
 def backup_ips_are_of_the_same_npu(job: Job) -> Iterator[Broken]:
@@ -178,7 +178,7 @@ def host_ports_are_unique(job: Job) -> Iterator[Broken]:
             port = str(device.more.get("host_port", ""))
             if port and port in seen:
                 yield Broken(place=device.place, field="host_port", value=port,
-                             message=f"{seen[port].key} has the same host_port on this server; each device has its "
+                             message=f"{seen[port]} has the same host_port on this server; each device has its "
                              "own.")
             seen.setdefault(port, device.place)
 
@@ -191,7 +191,7 @@ def backup_ports_differ(job: Job) -> Iterator[Broken]:
         key = (device.more.get("backup_device_ip"), str(device.more.get("backup_device_port")))
         if key in first:
             yield Broken(place=device.place, field="backup_device_port", value=key[1],
-                         message=f"{first[key].key} uses this port of {key[0]} for itself; a card that stands in "
+                         message=f"{first[key]} uses this port of {key[0]} for itself; a card that stands in "
                          "needs a "
                          f"second one, for example {'16667' if key[1] != '16667' else '16668'}.")  # fmt: skip
 

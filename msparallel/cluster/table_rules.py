@@ -159,7 +159,7 @@ def rank_ids_are_complete(job: Job) -> Iterator[Broken]:
         rank, free = item.rank_id, f" Free is {missing[0]}." if missing else ""
         if rank in seen:
             yield Broken(place=item.place, field="rank_id", value=rank,
-                         message=f"rank {rank} is given twice (first: {seen[rank].place.key}); "
+                         message=f"rank {rank} is given twice (first: {seen[rank].place}); "
                          f"{len(held)} ranks have the numbers 0..{len(held) - 1}, each once.{free}")  # fmt: skip
         elif rank >= len(held):
             yield Broken(place=item.place, field="rank_id", value=rank,
@@ -178,7 +178,7 @@ def server_ids_are_unique(job: Job) -> Iterator[Broken]:
     for server in job.table.servers:
         if server.server_id in seen:
             yield Broken(place=server.place, field="server_id", value=server.server_id,
-                         message=f"{seen[server.server_id].place.key} has the same server_id; every server has its "
+                         message=f"{seen[server.server_id].place} has the same server_id; every server has its "
                          "own, "
                          "for example its host name.")  # fmt: skip
         seen.setdefault(server.server_id, server)
@@ -235,7 +235,7 @@ def super_device_ids_are_unique(job: Job) -> Iterator[Broken]:
         key = (pod_of.get(server.server_id, ""), device.super_device_id)
         if key in seen:
             yield Broken(place=device.place, field="super_device_id", value=device.super_device_id,
-                         message=f"{seen[key].key} has the same super_device_id in super pod {short(key[0], 40)!r}; "
+                         message=f"{seen[key]} has the same super_device_id in super pod {short(key[0], 40)!r}; "
                          "each die "
                          "has its own (SDID of npu-smi info -t spod-info).")  # fmt: skip
         seen.setdefault(key, device.place)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from cluster.tables import a2, a3, a5, write
 from hypothesis import HealthCheck, given, settings
@@ -69,8 +71,8 @@ def test_devices_are_chosen_by_physical_number():
 
 
 @pytest.mark.parametrize(("chip", "text", "words"), [
-    ("A3", conf(0, 2), "no SDID for device 0 of a"),
-    ("A3", "device 0\nipaddr:192.0.2.1\nSDID : 7\n", "which super pod"),
+    ("A3", conf(0, 2), "no SDID for device 0..1; A3"),
+    ("A3", "device 0\nipaddr:192.0.2.1\nSDID : 7\n", "Which super pod"),
     ("A5", conf(0, 2), "EIDs and ports, which no hccn.conf has"),
 ])  # fmt: skip
 def test_what_a_chip_needs_and_the_file_does_not_tell(chip, text, words):
@@ -161,6 +163,17 @@ def single(tmp_path, document, number: int):
     return read_rank_table(write(tmp_path, alone, f"{number}.json"))
 
 
+def test_all_that_the_hosts_files_do_not_tell_is_told_at_once():
+    hosts = parse_hosts("a\nb super_pod=0\n", "hosts.txt")
+    cards = [parse_hccn(conf(0, 2), name) for name in ("a.conf", "b.conf")]
+    with pytest.raises(RecipeError) as error:
+        make_table(hosts, cards, "A3")
+    told = [(problem.file, problem.key, problem.rule) for problem in error.value.problems]
+    assert told == [("a.conf", "a", "super_device_ids_are_told"), ("a.conf", "a", "super_pods_are_told"),
+                    ("b.conf", "b", "super_device_ids_are_told")]  # fmt: skip
+    assert "no SDID for device 0..1" in str(error.value)
+
+
 @pytest.mark.parametrize("make", [a2, a3])
 def test_merging_single_hosts_gives_the_whole(tmp_path, make):
     count = len(make()["server_list"])
@@ -178,6 +191,28 @@ def test_merging_version_2(tmp_path):
         {**rank, "rank_id": rank["rank_id"] % 2} for rank in a5()["rank_list"][at : at + 2]]}, f"{at}.json"))
         for at in (0, 2)]  # fmt: skip
     assert merge_tables(tables).to_json() == a5()
+
+
+def test_what_is_wrong_in_a_merged_table_is_told_with_its_file(tmp_path):
+    """Each entry's own file and line; both files where two collide. Every rule: problems of any rule have a file."""
+    names = ["server_ids_are_unique", "device_ips_are_unique"]
+    one, other = single(tmp_path, a2(), 0), single(tmp_path, a2(), 1)
+    again = read_rank_table(write(tmp_path, json.loads((tmp_path / "0.json").read_text()), "copy.json"))
+    problems = check(merge_tables([one, other, again])).problems
+    assert {problem.rule for problem in problems} >= set(names)
+    for problem in problems:
+        assert problem.file == str(tmp_path / "copy.json") and problem.line, problem
+        assert f"of {tmp_path}/0.json has the same" in problem.message
+    document = json.loads((tmp_path / "1.json").read_text())
+    document["server_list"][0]["device"][2]["device_ip"] = "198.51.0.999"
+    wrong = read_rank_table(write(tmp_path, document, "wrong.json"))
+    (problem,) = check(merge_tables([one, wrong])).problems
+    assert problem.file == str(tmp_path / "wrong.json") and problem.line and problem.value == "198.51.0.999"
+    ranks = [{**a5()["rank_list"][0], "rank_id": 0}]
+    tables = [read_rank_table(write(tmp_path, {**a5(), "rank_count": 1, "rank_list": ranks}, name)) for name in "xy"]
+    problems = check(merge_tables(tables)).problems
+    assert problems and all(problem.file == str(tmp_path / "y") for problem in problems)
+    assert f"of {tmp_path}/x has the same" in problems[0].message
 
 
 def test_tables_that_are_not_merged(tmp_path):

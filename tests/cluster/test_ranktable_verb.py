@@ -129,6 +129,41 @@ def test_make_for_a_recipe_says_what_stays_inside_a_server(run, cluster):
     assert code == 2 and "which has no rank table" in err
 
 
+def test_a_recipe_of_other_machines(run, cluster, tmp_path):
+    """Another number of ranks: a change that was tried. The same number on other servers: both shapes."""
+    code, _, err = run("make", *cluster, "--recipe", "llama2_13b_dp4_tp4_pp2")
+    assert code == 2 and "hosts.txt  hosts: 16 ranks (2 x 8)" in err and "needs 32: 4 x 8" in err
+    tried = "parallel.data_parallel=2 cluster.nodes=2 cluster.devices_per_node=8"
+    assert f"Try: {tried}" in err
+    with pytest.raises(SystemExit) as end:
+        main(["validate", "llama2_13b_dp4_tp4_pp2", *tried.split()])
+    assert not end.value.code
+    run("make", *cluster, "-o", "hccl.json")
+    code, _, err = run("check", "hccl.json", "--recipe", "llama2_13b_dp4_tp4_pp2")
+    assert code == 2 and "hccl.json  server_list: 16 ranks (2 x 8)" in err
+    code, _, err = run("check", "hccl.json", "--recipe", "llama2_7b_dp2_tp2_pp2")
+    assert code == 2 and "parallel.data_parallel=4" in err
+    code, out, _ = run("check", "hccl.json", "--recipe", "qwen3_30b_a3b_dp8_pp2_ep8")
+    assert code == 0 and "servers x devices" not in out
+    text = (ROOT / "recipes/qwen3_30b_a3b_dp8_pp2_ep8.yaml").read_text()
+    text = text.replace("  nodes: 2\n  devices_per_node: 8\n", "  nodes: 4\n  devices_per_node: 4\n")
+    (tmp_path / "own.yaml").write_text(text)
+    code, out, err = run("check", "hccl.json", "--recipe", "own.yaml")
+    assert code == 0 and "The table is 2 x 8 (servers x devices), the recipe 4 x 4" in out, err
+    assert "cluster.nodes=2 cluster.devices_per_node=8" in out
+    told = json.loads(run("check", "hccl.json", "--recipe", "own.yaml", "--json")[1])
+    assert "recipe_shape" in [one["rule"] for one in told["advice"]]
+
+
+@pytest.mark.parametrize("word, chip", [("910B", "A2"), ("Ascend910B2", "A2"), ("910C", "A3"), ("atlas-A3", "A3"),
+                                        ("950", "A5"), ("910", "910A")])  # fmt: skip
+def test_a_chip_under_another_name_is_told_its_word(run, cluster, word, chip):
+    code, _, err = run("make", *cluster, "--chip", word)
+    assert code == 2 and f"{word} is {chip}." in err
+    code, _, err = run("make", *cluster, "--chip", "x")
+    assert code == 2 and " is A" not in err
+
+
 def test_make_merges_in_the_stated_order(run, cluster, tmp_path):
     for host in (0, 1):
         (tmp_path / "one.txt").write_text(f"node_{host} 192.0.2.{host + 1}\n")
@@ -154,6 +189,8 @@ def test_make_merges_in_the_stated_order(run, cluster, tmp_path):
     (("--hosts", "hosts.txt", "--hccn", "cards", "--devices", "0-2", "--chip", "910A"), "1, 2, 4 or 8"),
     (("--hosts", "hosts.txt", "--hccn", "cards", "--chip", "A3"), "no SDID"),
     (("--hosts", "none.txt", "--hccn", "cards"), "No such file"),
+    (("--hosts", "hosts.txt", "--hccn", "nofolder"), "--hccn nofolder: there is no such folder or file"),
+    (("--hosts", "hosts.txt", "--hccn", "nofolder", "--chip", "A5"), "--hccn nofolder: there is no such folder"),
 ])  # fmt: skip
 def test_make_refuses(run, cluster, words, told):
     code, out, err = run("make", *words)
