@@ -44,33 +44,40 @@ def exports(plan: Plan, asked: Sequence[str], environ: Mapping[str, str]) -> dic
         asked: NAME (its value here) or NAME=VALUE.
 
     Raises:
-        UserError: a name that is none, that is not set, that differs by node; a name or a value that looks like a
-            secret's.
+        UserError: all of these at once: a name that is none, that is not set, that differs by node; a name or a value
+            that looks like a secret's.
     """
     wanted = ("PYTHONPATH", *(CANN if plan.hardware.target != "CPU" else ()))
     values = {name: environ[name] for name in wanted if environ.get(name)}
     if path := values.get("PYTHONPATH"):  # relative to the folder here, which need not be the one there
         values["PYTHONPATH"] = os.pathsep.join(os.path.abspath(part) for part in path.split(os.pathsep) if part)
+    problems = [problem for word in asked if (problem := _problem(word, environ))]
+    if problems:
+        raise UserError("\n".join(problems))
     for word in asked:
         name, equals, value = word.partition("=")
-        if not _NAME.fullmatch(name):
-            raise UserError(f"--env {short(name, 60)!r} is no name of a variable. It is NAME or NAME=VALUE, for "
-                            "example HCCL_CONNECT_TIMEOUT=600.")  # fmt: skip
-        if _SECRET.search(name):
-            raise UserError(f"--env {name}: this looks like a secret's name. Everybody on a node can read the "
-                            "environment and the command line of a job; put it into a file that only the job's user "
-                            "reads.")  # fmt: skip
-        if name in _OF_ONE_NODE:
-            raise UserError(f"--env {name}: this is different on every node, and one value would go to all. Set it in "
-                            "the node's own shell start file.")  # fmt: skip
-        if not equals and name not in environ:
-            raise UserError(f"--env {name}: it is not set here. Give its value: {name}=VALUE.")
         values[name] = value if equals else environ[name]
-        if _SECRET_VALUE.search(values[name]):
-            raise UserError(f"--env {name}: its value looks like a password or a token. Everybody on a node can read "
-                            "the environment and the command line of a job; set it in the node's own shell start "
-                            "file.")  # fmt: skip
     for name, value in values.items():
         if value != printable(value) or "\n" in value:
             raise UserError(f"{name} holds a control character: {printable(short(value, 60))}")
     return values
+
+
+def _problem(word: str, environ: Mapping[str, str]) -> str:
+    """Why a variable does not go along; empty where it does."""
+    name, equals, value = word.partition("=")
+    if not _NAME.fullmatch(name):
+        return (f"--env {short(name, 60)!r} is no name of a variable. It is NAME or NAME=VALUE, for example "
+                "HCCL_CONNECT_TIMEOUT=600.")  # fmt: skip
+    if _SECRET.search(name):
+        return (f"--env {name}: this looks like a secret's name. Everybody on a node can read the environment and the "
+                "command line of a job; put it into a file that only the job's user reads.")  # fmt: skip
+    if name in _OF_ONE_NODE:
+        return (f"--env {name}: this is different on every node, and one value would go to all. Set it in the node's "
+                "own shell start file.")  # fmt: skip
+    if not equals and name not in environ:
+        return f"--env {name}: it is not set here. Give its value: {name}=VALUE."
+    if _SECRET_VALUE.search(value if equals else environ[name]):
+        return (f"--env {name}: its value looks like a password or a token. Everybody on a node can read the "
+                "environment and the command line of a job; set it in the node's own shell start file.")  # fmt: skip
+    return ""

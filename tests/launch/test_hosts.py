@@ -175,3 +175,11 @@ def test_what_makes_no_sense_is_refused(words, said, tmp_path):
 def test_a_recipe_that_only_serves_is_not_launched(tmp_path):
     done = run("launch", "qwen3_8b_serve_tp1", "--print", cwd=tmp_path)
     assert done.returncode == 2 and "no `train` section: there is nothing to train" in done.stderr
+
+
+def test_every_variable_that_does_not_go_along_is_told():
+    with pytest.raises(UserError) as error:
+        exports(plan(), ["1A", "OK=1", "MY_TOKEN=x", "RANK_ID=2", "NOT_SET", "PROXY=http://me:secret@proxy"], {})
+    lines = str(error.value).split("\n")
+    assert [line.partition(":")[0].split()[1] for line in lines] == ["'1A'", "MY_TOKEN", "RANK_ID", "NOT_SET", "PROXY"]
+    assert "secret@" not in str(error.value)
