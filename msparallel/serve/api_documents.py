@@ -30,7 +30,7 @@ def _json(told: str, schema: Schema, **more: Schema) -> dict[str, Any]:
 
 
 _TEXT, _NUMBER, _COUNT = {"type": "string"}, {"type": "number"}, {"type": "integer", "minimum": 0}
-_EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
+_EVENTS: Schema = {"text/event-stream": {}}
 _ERROR = _object(error=_object(message=_TEXT, type=_TEXT, param=_or_null(_TEXT), code=_or_null(_TEXT)))
 _USAGE = _object(prompt_tokens=_COUNT, completion_tokens=_COUNT, total_tokens=_COUNT)
 _END = {"enum": ["stop", "length"]}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,9 @@ _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_
           503: "server_error", 504: "timeout_error"}  # fmt: skip
 _MOST_TOLD = 5
 """Problems of one request that are told."""
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 50
+_REPR.maxdict = _REPR.maxlist = _REPR.maxlevel = 3
 
 
 class ApiError(Exception):
@@ -48,6 +52,11 @@ class ApiError(Exception):
         """Retry-After in whole seconds; WWW-Authenticate."""
         found = {} if self.retry_after_s is None else {"Retry-After": str(max(1, math.ceil(self.retry_after_s)))}
         return found | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
+
+
+def shown(value: Any) -> str:
+    """What a client wrote, cut short without looking at all of it: it may have megabytes."""
+    return str(value).lower() if isinstance(value, bool) else short(_REPR.repr(value), 80)
 
 
 def refuse(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
@@ -101,4 +110,4 @@ def _sentence(problem: Mapping[str, Any], key: str) -> str:
         return f"{key} is missing."
     if kind == "extra_forbidden":
         return f"{key} is no parameter of this server."
-    return f"{key} is {short(repr(problem.get('input')), 60)}: {told[:1].lower()}{short(told, 200)[1:]}."
+    return f"{key} is {shown(problem.get('input'))}: {told[:1].lower()}{short(told, 200)[1:]}."

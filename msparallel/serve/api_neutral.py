@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from msparallel.errors import short
-from msparallel.serve.api_error import refuse
+from msparallel.serve.api_error import refuse, shown
 
 _Test = Callable[[Any], bool]
+MOST_KEYS, MOST_ITEMS = 100, 10_000
 
 
 def _among(*values: Any) -> _Test:
@@ -68,15 +68,31 @@ _PARTS = {"image_url": "images", "input_image": "images", "input_audio": "audio"
 
 def without_neutral(body: Mapping[str, Any]) -> dict[str, Any]:
     """The body without what asks for nothing. Raises ApiError."""
+    _check_sizes(body, "")
     kept = {}
     for key, value in body.items():
         if key not in NEUTRAL:
             kept[key] = value
         elif value is not None and not NEUTRAL[key][0](value):
-            raise refuse(f"{key} is {short(value, 60)}: {NEUTRAL[key][1]}.", param=key, code="unsupported_parameter")
+            raise refuse(f"{key} is {shown(value)}: {NEUTRAL[key][1]}.", param=key, code="unsupported_parameter")
     if isinstance(kept.get("messages"), list):
         kept["messages"] = [_message(message, number) for number, message in enumerate(kept["messages"])]
     return kept
+
+
+def _check_sizes(value: Any, place: str) -> None:
+    """Raises ApiError for an object or a list larger than any request has: each item could be a problem to tell."""
+    if isinstance(value, dict):
+        if len(value) > MOST_KEYS:
+            raise refuse(f"{place or 'The body'} has {len(value)} keys; at most {MOST_KEYS} are read.",
+                         param=place or None)  # fmt: skip
+        for key, inner in value.items():
+            _check_sizes(inner, place or key)
+    elif isinstance(value, list) and value and isinstance(value[0], (dict, list)):
+        if len(value) > MOST_ITEMS:
+            raise refuse(f"{place} has {len(value)} items; at most {MOST_ITEMS} are read.", param=place)
+        for inner in value:  # a list that begins with something else is refused at its first object
+            _check_sizes(inner, place)
 
 
 def _message(message: Any, number: int) -> Any:

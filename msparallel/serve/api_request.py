@@ -10,7 +10,7 @@ True
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -31,6 +31,10 @@ def _unicode(text: str) -> str:
 Text = Annotated[str, AfterValidator(_unicode)]
 Stop = Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARACTERS), AfterValidator(_unicode)]
 TokenId = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
+# Lists fail with their first wrong item: a body of megabytes would else have a problem for each, of each type.
+_TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+_T = TypeVar("_T")
+_Few = Annotated[list[_T], Field(max_length=1000, fail_fast=True)]
 
 
 class _Strict(BaseModel):
@@ -60,7 +64,7 @@ class _Request(_Strict):
     """Likeliest tokens among which one is drawn; 0 or -1: all. Left out: as for temperature."""
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     """The same seed and request give the same answer. Left out: a new one each time."""
-    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS, fail_fast=True)] | None = None
     """Texts that end the answer and are not part of it."""
     stream: bool | None = None
     """Answer as server-sent events."""
@@ -99,7 +103,7 @@ class ChatMessage(_Strict):
     """One message. `developer` is told to the template as `system`, the older name for it."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | list[TextPart]
+    content: Text | Annotated[list[TextPart], Field(fail_fast=True)]
     """A text; of several, each begins on a new line."""
     name: Text | None = None
     """For templates that read it."""
@@ -114,7 +118,7 @@ class ChatMessage(_Strict):
 class ChatRequest(_Request):
     """POST /v1/chat/completions"""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=10_000)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=10_000, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
     """The newer name of max_tokens. Both left out: as many as there is room for."""
     logprobs: bool | None = None
@@ -143,7 +147,7 @@ class ChatRequest(_Request):
 class CompletionRequest(_Request):
     """POST /v1/completions"""
 
-    prompt: Text | list[TokenId] | list[Text] | list[list[TokenId]]
+    prompt: Text | _TokenIds | _Few[Text] | _Few[_TokenIds]
     """A text or token ids, or a list with one of them."""
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     """Tell the log probability of every token, and of so many of the likeliest at each place."""

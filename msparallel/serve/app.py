@@ -55,7 +55,7 @@ def create_app(service: Service, keys: ApiKeys) -> FastAPI:
     for kind in (ApiError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, error)
     app.add_exception_handler(ClientGone, left)
-    app.add_middleware(Guard, keys=keys, check_room=service.check_room,
+    app.add_middleware(Guard, keys=keys, check_room=service.check_room, length=service.settings.max_length,
                        on_error=lambda status: service.metrics.errors.labels(str(status)).inc())  # fmt: skip
     _add_api(app, service)
     _add_state(app, service)

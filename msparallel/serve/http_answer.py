@@ -4,8 +4,8 @@ In: documents, or an iterator of them. Out: ASGI responses. A stream waits for i
 not read yet stays in its request's queue, which holds no more than one answer; one that reads nothing at all for
 STALL_S is left.
 
->>> bytes(error_response(refuse("no")).body)[:30]
-b'{"error": {"message": "no", "t'
+>>> error_response(ApiError(429, "full", retry_after_s=3)).headers["retry-after"]
+'3'
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from msparallel.serve.api_error import ApiError
-from msparallel.serve.api_error import refuse as refuse  # for the example
 
 T = TypeVar("T")
 STALL_S = 60.0

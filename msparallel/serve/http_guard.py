@@ -4,7 +4,7 @@ In: an ASGI application, ApiKeys, what says whether there is room. Out: the same
 that is known, or for which there is no room, is answered before its body is read, so that a crowd at a full server
 costs little; one that is too large or too slow as soon as that shows.
 
->>> app = Guard(app, ApiKeys([]), service.check_room)  # doctest: +SKIP
+>>> app = Guard(app, ApiKeys([]), service.check_room, 4096, print)  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from msparallel.serve.api_error import ApiError
 from msparallel.serve.api_keys import ApiKeys
 from msparallel.serve.http_answer import error_response
 
-MOST_BODY_BYTES = 8 * 1024 * 1024
-"""A prompt of a million tokens has about half of that."""
+BODY_BYTES, TOKEN_BYTES, MOST_BODY_BYTES = 1 << 20, 256, 32 << 20
+"""A body has at most the first, and the second for every token of the context; in all the third."""
 BODY_S = 60.0
 """In which a whole body must have come."""
 _NEEDS_KEY = "/v1"
@@ -30,11 +30,13 @@ class Guard:
     """Args:
     app: behind it. keys: none: everybody may ask.
     check_room: raises ApiError where a request would be refused whatever it says.
+    length: tokens of the context.
     on_error: is told the status of what is answered here.
     """
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys, check_room: Callable[[], None] = lambda: None,
-                 on_error: Callable[[int], object] = lambda status: None):  # fmt: skip
+    def __init__(self, app: ASGIApp, keys: ApiKeys, check_room: Callable[[], None], length: int,
+                 on_error: Callable[[int], object]):  # fmt: skip
+        self._most_bytes = min(BODY_BYTES + TOKEN_BYTES * length, MOST_BODY_BYTES)
         self._app, self._keys, self._check_room, self._on_error = app, keys, check_room, on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -44,12 +46,12 @@ class Guard:
         try:
             scope.setdefault("state", {})["client"] = self._client(scope)
             if scope["method"] == "POST":
-                _check_head(scope)
+                _check_head(scope, self._most_bytes)
                 self._check_room()
         except ApiError as error:
             self._on_error(error.status)
             return await error_response(error)(scope, receive, send)
-        return await self._app(scope, _limited(receive), send)
+        return await self._app(scope, _limited(receive, self._most_bytes), send)
 
     def _client(self, scope: Scope) -> str:
         """The key's name, or the address: clients take turns in the queue."""
@@ -62,17 +64,17 @@ class Guard:
         return client
 
 
-def _check_head(scope: Scope) -> None:
+def _check_head(scope: Scope, most_bytes: int) -> None:
     """Raises ApiError for a body that is too large by its own words, or not JSON."""
     length = _header(scope, b"content-length") or "0"
-    if length.isdecimal() and int(length[:20]) > MOST_BODY_BYTES:
-        raise _too_large()
+    if length.isdecimal() and int(length[:20]) > most_bytes:
+        raise _too_large(most_bytes)
     kind = (_header(scope, b"content-type") or "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(415, "The body must be JSON and say so: Content-Type: application/json.")
 
 
-def _limited(receive: Receive) -> Receive:
+def _limited(receive: Receive, most_bytes: int) -> Receive:
     """`receive` that counts bytes and seconds of the body. What it raises is answered by the application's handlers."""
     size = 0
     end_s: float | None = None
@@ -90,15 +92,15 @@ def _limited(receive: Receive) -> Receive:
             raise HTTPException(408, f"The body did not come within {BODY_S:g} s.") from None
         size += len(message.get("body", b""))
         whole = not message.get("more_body", False)
-        if size > MOST_BODY_BYTES:
-            raise HTTPException(413, _too_large().message)
+        if size > most_bytes:
+            raise HTTPException(413, _too_large(most_bytes).message)
         return message
 
     return limited
 
 
-def _too_large() -> ApiError:
-    return ApiError(413, f"The body has more than {MOST_BODY_BYTES // 1024**2} MiB.", code="body_too_large")
+def _too_large(most_bytes: int) -> ApiError:
+    return ApiError(413, f"The body has more than {most_bytes} bytes.", code="body_too_large")
 
 
 def _header(scope: Scope, name: bytes) -> str | None:

@@ -187,12 +187,12 @@ class Service:
         prompt, length = list(wanted.prompt), self.settings.max_length
         if not prompt:
             raise refuse(f"{wanted.param} has no token; it needs at least one.", param=wanted.param)
+        if len(prompt) >= length:
+            raise self._too_long(len(prompt), wanted.param)
         wrong = next((token for token in prompt if not 0 <= token < self.vocab_size), None)
         if wrong is not None:
             raise refuse(f"{wanted.param} holds the id {wrong}; the model has ids 0 to {self.vocab_size - 1}.",
                          param=wanted.param)  # fmt: skip
-        if len(prompt) >= length:
-            raise self._too_long(len(prompt), wanted.param)
         limit = length - len(prompt) if wanted.limit is None else wanted.limit
         if len(prompt) + limit > length:
             raise refuse(f"The context is {length} tokens: the prompt has {len(prompt)}, and max_tokens is {limit}, "

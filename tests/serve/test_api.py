@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
 import socket
 import threading
 import time
@@ -18,7 +19,7 @@ from served import MODEL, Served, chat, post, served, wait_until
 
 from msparallel.serve.api_error import of_validation
 from msparallel.serve.api_keys import ApiKeys, read_keys
-from msparallel.serve.http_guard import MOST_BODY_BYTES
+from msparallel.serve.http_guard import BODY_BYTES
 
 pytestmark = pytest.mark.pure
 TEMPLATE = "User: Hi\nAssistant:"
@@ -210,7 +211,7 @@ CHAT_REFUSED = [
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content", "missing"),
     ({"messages": [{"role": "user", "content": "half \ud800"}]}, "messages[0].content", "surrogate"),
     ({"messages": [{"role": "user", "content": "x" * 5000}]}, "messages", "context is 1024 tokens, the prompt has 50"),
-    ({"messages": [{"role": "user", "content": "x" * 2_000_000}]}, "messages", "at least"),
+    ({"messages": [{"role": "user", "content": "x" * 900_000}]}, "messages", "at least"),
     ({"top_logprobs": 2}, "top_logprobs", "needs logprobs"), ({"logprobs": 5}, "logprobs", "boolean"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "to 20"),
     ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens", "one limit"),
@@ -273,7 +274,7 @@ def test_a_body_says_that_it_is_json(server):
 
 def test_a_body_has_a_largest_size_also_when_it_does_not_say_so(server):
     address = f"{server.address}/v1/completions"
-    large = b'{"prompt": "' + b"a" * MOST_BODY_BYTES + b'"}'
+    large = b'{"prompt": "' + b"a" * 2 * BODY_BYTES + b'"}'
     error(httpx.post(address, content=large, headers=JSON, timeout=60), 413)
 
     def pieces():
@@ -528,6 +529,29 @@ def test_any_json_is_answered_or_refused(server, changes, path):
     if response.status_code != 200:
         assert response.status_code in (400, 404)
         error(response, response.status_code)
+
+
+@pytest.mark.parametrize("change", [
+    {"prompt": [True] * 150_000}, {"prompt": [None] * 200_000}, {"prompt": [1] * 400_000 + ["a"]},
+    {"stop": [5] * 400_000}, {"prompt": [[]] * 300_000}, {"prompt": [[5, "a"]] * 100_000}, {"tools": [1] * 400_000}, {"n": "x" * 900_000},
+    {"logit_bias": {str(number): 1 for number in range(60_000)}}, {str(number): 1 for number in range(60_000)},
+    {"stream": True, "stream_options": {str(number): 1 for number in range(60_000)}}, {"prompt": [1] * 500_000},
+    {"metadata": {str(number): 1 for number in range(60_000)}},
+])  # fmt: skip
+def test_a_large_wrong_body_is_refused_at_its_first_problem(server, change):
+    """Pydantic alone tells every wrong item, of every type that it may be: 100 seconds and 3 GiB for 8 MiB."""
+    told = error(post(server, "completions", {"model": MODEL, "prompt": "a", "max_tokens": 1, **change}), 400)
+    assert len(told["message"]) < 1000
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1_500_000  # KiB
+
+
+@pytest.mark.parametrize("messages", [
+    [5] * 300_000, [{}] * 9_000, [{}] * 11_000, [{"role": "user", "content": [{}] * 9_000}],
+    [{"role": "user", "content": "a", **{f"k{number}": 1 for number in range(60_000)}}],
+    [{"role": "user", "content": [{"type": "text", "text": "a", **{f"k{number}": 1 for number in range(60_000)}}]}],
+])  # fmt: skip
+def test_large_wrong_messages(server, messages):
+    assert len(error(post(server, "chat/completions", chat(messages=messages)), 400)["message"]) < 1000
 
 
 def test_many_problems_are_cut():
