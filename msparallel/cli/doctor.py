@@ -48,9 +48,12 @@ def command(
         raise click.UsageError(f"--until {until}: a recording runs nothing; its last rung is links.")
     if folder is not None and recipe_name:
         raise click.UsageError("A recording has no devices to run a recipe on: leave out RECIPE, or --from.")
-    if save is not None:
-        return _save(save, as_json)
-    climbed, left_out = _recorded(folder, until) if folder else _live(recipe_name, overrides, until)
+    from msparallel.launch.processes import interruptible
+
+    with interruptible():  # tools that are being asked, and folders of runs, end with this process
+        if save is not None:
+            return _save(save, as_json)
+        climbed, left_out = _recorded(folder, until) if folder else _live(recipe_name, overrides, until)
     _tell(climbed, left_out, recipe_name, as_json)
     return 1 if climbed.broken else 0
 

@@ -123,6 +123,7 @@ def _preflight(layout: Layout, asking: Asking, plan: Plan, quiet: bool) -> Check
     from msparallel.launch.preflight_ask import ask_all
     from msparallel.launch.preflight_needs import needs_of
     from msparallel.launch.preflight_rules import Job, check
+    from msparallel.launch.processes import interruptible
 
     job = Job(
         layout=layout,
@@ -133,7 +134,8 @@ def _preflight(layout: Layout, asking: Asking, plan: Plan, quiet: bool) -> Check
         needs=needs_of(plan),
         needs_cann=plan.hardware.target != "CPU",
     )
-    with tqdm(total=len(layout.nodes), desc="pre-flight", unit="node", delay=2, leave=False, disable=None) as bar:
+    bar = tqdm(total=len(layout.nodes), desc="pre-flight", unit="node", delay=2, leave=False, disable=None)
+    with bar, interruptible():
         answers = ask_all(layout, asking, bar.update)
     checked = check(answers, job)
     if not quiet:

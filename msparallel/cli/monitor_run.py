@@ -22,6 +22,7 @@ import click
 
 from msparallel.cli.monitor_serve import address_of, serve
 from msparallel.errors import UserError
+from msparallel.launch.processes import interruptible
 from msparallel.monitor.captures import Recording, read_recording
 from msparallel.monitor.job import Expected, JobWatch
 from msparallel.monitor.machines import Hosts, Machine, ThisMachine
@@ -64,6 +65,11 @@ class _Replay:
 
 def monitor(asked: Asked) -> int:
     """Do it; returns the exit code: 1 where the last look found neither a device nor a run."""
+    with interruptible():  # npu-smi, or the ssh to it, ends with this process
+        return _monitor(asked)
+
+
+def _monitor(asked: Asked) -> int:
     _refuse_contradictions(asked)
     bound = address_of(asked.prometheus) if asked.prometheus is not None else None
     limits = Limits(temperature_c=asked.temperature_limit_c)

@@ -542,3 +542,37 @@ def test_a_folder_that_others_own_is_bad_input(tmp_path: Path) -> None:
         return
     done = run("convert", str(tmp_path / "closed"), "--to", "hugging-face", "-o", "x", "--json")
     assert done.returncode == 2 and json.loads(done.stdout)["error"].endswith("Permission denied.")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("doctor", "--until", "devices"),
+        ("doctor", "--save", "saved"),
+        ("monitor", "--once"),
+        ("monitor", "--hosts", "hosts", "--once"),
+        ("launch", "gpt_tiny_dp2_cpu", "cluster.nodes=2", "cluster.devices_per_node=1", "--hosts", "hosts", "--check"),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_a_tool_that_is_being_asked_ends_with_the_verb(words, number, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("far_0 198.51.100.1\nfar_1 198.51.100.2\n")
+    for name in ("npu-smi", "ssh"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nexec sleep 600\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    command = [sys.executable, "-m", "msparallel", *words, "--json"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup's tests too
+    )  # fmt: skip
+    while not (tmp_path / "pids").exists() and process.poll() is None:
+        time.sleep(0.05)
+    time.sleep(0.2)
+    process.send_signal(number)
+    told = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "Traceback" not in told
+    for pid in (tmp_path / "pids").read_text().split():
+        state = Path(f"/proc/{pid}/stat")
+        assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
