@@ -533,7 +533,8 @@ def test_any_json_is_answered_or_refused(server, changes, path):
 
 @pytest.mark.parametrize("change", [
     {"prompt": [True] * 150_000}, {"prompt": [None] * 200_000}, {"prompt": [1] * 400_000 + ["a"]},
-    {"stop": [5] * 400_000}, {"prompt": [[]] * 300_000}, {"prompt": [[5, "a"]] * 100_000}, {"tools": [1] * 400_000}, {"n": "x" * 900_000},
+    {"stop": [5] * 400_000}, {"prompt": [[]] * 300_000},
+    {"prompt": [[5, "a"]] * 100_000}, {"tools": [1] * 400_000}, {"n": "x" * 900_000},
     {"logit_bias": {str(number): 1 for number in range(60_000)}}, {str(number): 1 for number in range(60_000)},
     {"stream": True, "stream_options": {str(number): 1 for number in range(60_000)}}, {"prompt": [1] * 500_000},
     {"metadata": {str(number): 1 for number in range(60_000)}},
