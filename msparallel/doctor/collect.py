@@ -23,11 +23,12 @@ import platform
 import re
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msparallel.devices.hccn import HccnRefusal
-from msparallel.devices.npu_smi import parse_info
+from msparallel.devices.npu_smi import Device, parse_info
+from msparallel.devices.npu_smi_details import parse_map
 from msparallel.devices.query import HCCN_TOOL, NPU_SMI, find_tool, hccn_tool, npu_smi, run_tool
 from msparallel.devices.tool_text import DeviceUnavailable, ToolHung
 from msparallel.doctor.device_rules import NEEDED
@@ -121,7 +122,7 @@ def collect_links(devices: Recording, progress: Progress = _nothing) -> Recordin
         return _recording({})
     records: dict[str, Record] = {}
     hung = 0
-    for device in sorted({d.npu_id if d.phy_id is None else d.phy_id for d in found}):
+    for device in sorted(_physical_ids(found, devices)):
         if hung >= MOST_HUNG:
             break
         for query in HCCN_GETS:
@@ -139,6 +140,22 @@ def collect_links(devices: Recording, progress: Progress = _nothing) -> Recordin
                 text = f"{refused}\n"
             records[name] = Record(name, shown, text)
     return _recording(records)
+
+
+def _physical_ids(found: Sequence[Device], devices: Recording) -> set[int]:
+    """What hccn_tool calls the devices of a table: the N of /dev/davinciN. NPU ids of the table need not be 0..n-1
+    (vllm-project/vllm-ascend#8519); `npu-smi info -m` says which is which."""
+    record = devices.get("npu-smi_map.txt")
+    try:
+        entries = parse_map(record.text, record.shown) if record is not None else ()
+    except UserError:
+        entries = ()
+    mapped = {(one.npu_id, one.chip_id): one.logic_id if one.phy_id is None else one.phy_id for one in entries}
+    ids = set()
+    for device in found:
+        told = mapped.get((device.npu_id, device.chip_id)) if device.phy_id is None else device.phy_id
+        ids.add(device.npu_id if told is None else told)
+    return ids
 
 
 def together(*parts: Recording) -> Recording:

@@ -6,12 +6,13 @@ import platform
 import stat
 
 import pytest
-from devices.npu_smi_texts import info_a3
+from devices.npu_smi_texts import info_a2, info_a3
 
 from msparallel.devices import query
 from msparallel.doctor import collect
 from msparallel.doctor.collect import collect_devices, collect_environment, collect_links, together
 from msparallel.doctor.env_rules import NOT_RECORDED
+from msparallel.doctor.recording import Record, Recording
 
 pytestmark = pytest.mark.pure
 
@@ -105,6 +106,20 @@ def tools(tmp_path, monkeypatch):
 
     put.folder = folder
     return put
+
+
+def test_cards_have_the_numbers_that_the_map_tells(tools):
+    """NPU ids of a container's table need not be those that hccn_tool takes."""
+    table, chips = "npu-smi_info.txt", "NPU ID  Chip ID  Chip Logic ID  Chip Name"
+    text = info_a2((4, 5))
+    tools("hccn_tool", f'echo "$2" >> {tools.folder}/calls; echo "link status: UP"')
+    for told, wanted in ((f"{chips}\n4  0  0  Ascend 910B3\n4  1  -  Mcu\n5  0  1  Ascend 910B3\n", {0, 1}),
+                         ("no map at all\n", {4, 5})):  # fmt: skip
+        records = {table: Record(table, "npu-smi info", text),
+                   "npu-smi_map.txt": Record("npu-smi_map.txt", "npu-smi info -m", told)}  # fmt: skip
+        (tools.folder / "calls").unlink(missing_ok=True)
+        collect_links(Recording(host="here", live=True, records=records))
+        assert {int(line) for line in (tools.folder / "calls").read_text().split()} == wanted
 
 
 def test_devices_and_links_are_asked_card_by_card(tools):
