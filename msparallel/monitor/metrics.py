@@ -22,7 +22,7 @@ from prometheus_client.exposition import write_to_textfile
 from prometheus_client.metrics_core import Metric
 
 from msparallel.devices.npu_smi import Device
-from msparallel.errors import RunError, printable, short
+from msparallel.errors import RunError, UserError, printable, short
 from msparallel.monitor.job import Job
 from msparallel.monitor.machines import Machine
 from msparallel.monitor.snapshot import Snapshot
@@ -64,7 +64,14 @@ def registry_of(take: Callable[[], Snapshot]) -> CollectorRegistry:
 
 
 def write_textfile(path: Path, registry: CollectorRegistry) -> None:
-    """Written beside and renamed, so that node_exporter never reads half of it. Raises RunError."""
+    """Written beside and renamed, so that node_exporter never reads half of it.
+
+    Raises:
+        UserError: its folder is not there.
+        RunError: it cannot be written.
+    """
+    if not path.parent.is_dir():
+        raise UserError(f"{path}\n  The metrics cannot be written: there is no folder {path.parent}.")
     try:
         write_to_textfile(str(path), registry)
     except OSError as error:

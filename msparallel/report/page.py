@@ -22,7 +22,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from msparallel.errors import RunError
+from msparallel.errors import RunError, UserError
 
 _HERE = Path(__file__).parent
 
@@ -95,7 +95,7 @@ def _joined(*names: str) -> str:
 
 
 def check_target(path: str, kind: Kind) -> None:
-    """See whether a page can be written. Raises RunError where it cannot, or where another file would be lost."""
+    """See whether a page can be written. Raises UserError where it cannot, or where another file would be lost."""
     target, mark = Path(path), kind.mark.encode("ascii")
     try:
         try:
@@ -119,14 +119,15 @@ def check_target(path: str, kind: Kind) -> None:
         if not allowed:
             raise OSError(errno.EACCES, "no permission to write here")
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
-        raise _cannot(path, error) from None
+        raise UserError(_cannot(path, error)) from None
 
 
 def write_page(path: str, kind: Kind, document: dict[str, Any]) -> None:
     """Write the page of a document, whole or not at all, over an older one of its kind if need be.
 
     Raises:
-        RunError: the file cannot be written, or another one is there.
+        UserError: see `check_target`.
+        RunError: the file cannot be written to its end.
     """
     check_target(path, kind)
     text = page_html(kind, document)
@@ -138,9 +139,9 @@ def write_page(path: str, kind: Kind, document: dict[str, Any]) -> None:
         partial.replace(target)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise _cannot(path, error) from None
+        raise RunError(_cannot(path, error)) from None
 
 
-def _cannot(path: str, error: OSError | ValueError) -> RunError:
+def _cannot(path: str, error: OSError | ValueError) -> str:
     reason = error.strerror if isinstance(error, OSError) else error
-    return RunError(f"--report {path}: cannot be written: {reason}.")
+    return f"--report {path}: cannot be written: {reason}."

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from msparallel.errors import RunError
+from msparallel.errors import RunError, UserError
 from msparallel.planner.measured.cases import METRICS
 from msparallel.planner.measured.evaluate import Evaluation
 
@@ -23,26 +23,32 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def check_picture(path: str | Path) -> None:
-    """Raises RunError where a file is already that is no PNG: it would be lost; and where its folder is not there."""
+    """Raises UserError where a file is already that is no PNG: it would be lost; where its folder is not there; and for
+    a name of another format."""
+    there = b""
     try:
         with Path(path).open("rb") as file:
             there = file.read(len(_PNG))
     except FileNotFoundError as error:
         if not Path(path).parent.is_dir():
-            raise _cannot(path, error) from None
-        return
+            raise UserError(_cannot(path, error)) from None
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
-        raise _cannot(path, error) from None
+        raise UserError(_cannot(path, error)) from None
     if there and there != _PNG:
-        raise RunError(f"{path}\n  The picture cannot be written: another file is there, and it was left as it is.")
+        raise UserError(f"{path}\n  The picture cannot be written: another file is there, and it was left as it is.")
+    suffix = Path(path).suffix
+    if suffix and suffix.lower() != ".png":
+        raise UserError(f"{path}\n  The picture is a PNG, and {suffix} is another format: name it "
+                        f"{Path(path).with_suffix('.png')}.")  # fmt: skip
 
 
-def _cannot(path: str | Path, error: OSError | ValueError) -> RunError:
-    return RunError(f"{path}\n  The picture cannot be written: {getattr(error, 'strerror', None) or error}.")
+def _cannot(path: str | Path, error: OSError | ValueError) -> str:
+    return f"{path}\n  The picture cannot be written: {getattr(error, 'strerror', None) or error}."
 
 
 def draw_scatter(path: str | Path, found: Evaluation) -> None:
-    """Write the PNG, over an older one if need be. Raises RunError where it cannot be written."""
+    """Write the PNG, over an older one if need be. Raises UserError, as `check_picture`, or RunError where the disk is
+    full."""
     check_picture(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # half a second to import
     from matplotlib.figure import Figure
@@ -76,4 +82,4 @@ def draw_scatter(path: str | Path, found: Evaluation) -> None:
     try:
         FigureCanvasAgg(figure).print_png(path)
     except OSError as error:
-        raise _cannot(path, error) from error
+        raise RunError(_cannot(path, error)) from error

@@ -226,7 +226,7 @@ def test_metrics_in_a_file_and_where_it_cannot_be_written(run, tmp_path, capsys,
     assert call(run, "--textfile", path, "--once") == 0
     names = {family.name for family in text_string_to_metric_families(path.read_text())}
     assert {"msparallel_step", "msparallel_loss", "msparallel_devices_up"} <= names
-    assert call(run, "--textfile", tmp_path / "none" / "x.prom", "--once") == 1
+    assert call(run, "--textfile", tmp_path / "none" / "x.prom", "--once") == 2
     assert "cannot be written" in capsys.readouterr().err
 
 

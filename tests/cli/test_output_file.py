@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from msparallel.cli.main import main
 from msparallel.cli.output_file import write_output
-from msparallel.errors import RunError, UserError
+from msparallel.errors import UserError
 from msparallel.report.scatter import check_picture
 
 pytestmark = pytest.mark.pure
@@ -75,6 +76,30 @@ def test_devices_are_written_as_they_are():
 @pytest.mark.parametrize("name", ["gone/x.png", "file/x.png"])
 def test_a_picture_without_a_folder_is_refused_before_the_work(tmp_path: Path, name):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot be written"):
+    with pytest.raises(UserError, match="cannot be written") as error:
         check_picture(tmp_path / name)
+    assert error.value.exit_code == 2
     check_picture(tmp_path / "x.png")
+
+
+@pytest.mark.parametrize("words", [
+    ["profile", ".", "--report", "gone/x.html"],
+    ["plan", "quickstart", "--report", "gone/x.html"],
+    ["queue-simulate", "--synthetic", "1", "--days", "1", "--plot", "gone/x.png"],
+    ["queue-simulate", "--synthetic", "1", "--days", "1", "--save-trace", "gone/x.csv"],
+    ["queue-simulate", "--synthetic", "1", "--days", "1", "--plot", "x.gif"],
+    ["monitor", "run", "--textfile", "gone/x.prom", "--once"],
+    ["bench-serve", "http://127.0.0.1:9", "--plot", "gone/x.png"],
+    ["bench-serve", "http://127.0.0.1:9", "--plot", "x.svg"],
+    ["plan-evaluate", "x.csv", "--plot", "gone/x.png"],
+    ["cp", "quickstart", "gone/x.yaml"],
+])  # fmt: skip
+def test_a_place_that_cannot_be_written_is_wrong_input_of_every_verb(tmp_path: Path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run" / "logs").mkdir(parents=True)
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    told = capsys.readouterr()
+    place = next(word for word in words if "x." in word and word != "x.csv")
+    assert end.value.code == 2 and place in told.err and "Traceback" not in told.err, told.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]

@@ -56,7 +56,7 @@ def test_picture_is_written(table: str, tmp_path: Path) -> None:
 
 def test_a_picture_that_cannot_be_written_is_told(table: str, tmp_path: Path) -> None:
     done = run(table, "--plot", str(tmp_path / "absent" / "errors.png"))
-    assert done.exit_code == 1 and "cannot be written" in str(done.exception)
+    assert done.exception.exit_code == 2 and "cannot be written" in str(done.exception)
 
 
 def test_a_file_that_is_no_table_is_told(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_picture_takes_no_other_files_place(table: str, tmp_path: Path) -> Non
     for path in (other, Path(table)):
         before = path.read_bytes()
         done = run(table, "--plot", str(path))
-        assert done.exit_code == 1 and "left as it is" in str(done.exception) and path.read_bytes() == before
+        assert done.exception.exit_code == 2 and "left as it is" in str(done.exception) and path.read_bytes() == before
         assert not done.output
     for _ in range(2):
         assert run(table, "--plot", str(tmp_path / "errors.png")).exit_code == 0

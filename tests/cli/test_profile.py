@@ -140,7 +140,7 @@ def test_the_page_says_what_the_text_says(run, example, tmp_path):
     assert len(wires["RDMA"]["cells"]) == wires["RDMA"]["links"] == 8
     target.write_text("mine")
     code, _, err = run(example, "--report", target)
-    assert code == 1 and "another file is there" in err and target.read_text() == "mine"
+    assert code == 2 and "another file is there" in err and target.read_text() == "mine"
 
 
 def test_a_failed_test_is_exit_code_1(run, tmp_path):

@@ -14,7 +14,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from msparallel.devices.npu_smi import parse_info
-from msparallel.errors import RunError
+from msparallel.errors import RunError, UserError
 from msparallel.monitor.job import JobWatch
 from msparallel.monitor.machines import Machine
 from msparallel.monitor.metrics import registry_of, write_textfile
@@ -150,5 +150,6 @@ def test_the_textfile_is_whole_or_as_before(tmp_path):
     with pytest.raises(RunError):
         write_textfile(path, registry_of(fails))
     assert path.read_text() == before and os.listdir(tmp_path) == ["x.prom"]
-    with pytest.raises(RunError, match="cannot be written"):
+    with pytest.raises(UserError, match="cannot be written") as error:
         write_textfile(tmp_path / "none" / "x.prom", registry)
+    assert error.value.exit_code == 2

@@ -17,7 +17,7 @@ import pytest
 from report.searched_job import searched_job
 from report.small_job import small_job
 
-from msparallel.errors import RunError
+from msparallel.errors import RunError, UserError
 from msparallel.hardware import load_hardware
 from msparallel.report.dryrun_data import dryrun_data
 from msparallel.report.page import DRY_RUN, check_target, page_html, write_page
@@ -115,7 +115,7 @@ def test_a_report_is_written_over_an_older_one_and_nothing_else(tmp_path):
     write_page(str(target), DRY_RUN, dryrun_data(small_job(source="new.yaml")))
     assert "new.yaml" in target.read_text(encoding="utf-8")
     other.write_text("model: {}\n", encoding="utf-8")
-    with pytest.raises(RunError, match="is not a report of `msparallel dryrun`; it was left as it is"):
+    with pytest.raises(UserError, match="is not a report of `msparallel dryrun`; it was left as it is"):
         write_page(str(other), DRY_RUN, dryrun_data(small_job()))
     assert other.read_text(encoding="utf-8") == "model: {}\n"
 
@@ -131,9 +131,9 @@ def bad_targets(tmp_path):
 
 def test_what_cannot_be_written_is_one_message_before_the_work(tmp_path):
     for target in bad_targets(tmp_path):
-        with pytest.raises(RunError, match="cannot be written") as error:
+        with pytest.raises(UserError, match="cannot be written") as error:
             check_target(str(target), DRY_RUN)
-        assert error.value.exit_code == 1 and str(error.value).startswith("--report ")
+        assert error.value.exit_code == 2 and str(error.value).startswith("--report ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "file"]
 
 
@@ -150,14 +150,14 @@ def test_the_command_refuses_before_it_compiles(repo):
         "/no/where.html",
     ]
     done = subprocess.run(words, cwd=repo, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     told = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
     assert told == ["--report /no/where.html: cannot be written: there is no folder /no."]
     assert not re.search(r"\| +mindspore$", done.stderr, re.M), "nothing was built or compiled"
 
 
 def test_a_refusal_that_only_writing_meets_is_a_message_too():
-    with pytest.raises(RunError, match="^--report /proc/r.html: cannot be written: "):
+    with pytest.raises(UserError, match="^--report /proc/r.html: cannot be written: "):
         write_page("/proc/r.html", DRY_RUN, dryrun_data(small_job()))
 
 

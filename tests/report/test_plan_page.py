@@ -89,4 +89,4 @@ def test_the_command_writes_it_and_nothing_else_over_another_file(tmp_path):
     assert len(Page(target.read_text(encoding="utf-8")).document["plans"]) == 3
     target.write_text("mine", encoding="utf-8")
     done = subprocess.run([*command, "--report", str(target)], **settings)
-    assert done.returncode == 1 and "another file is there" in done.stderr and target.read_text() == "mine"
+    assert done.returncode == 2 and "another file is there" in done.stderr and target.read_text() == "mine"

@@ -23,7 +23,7 @@ from report.test_page import HOSTILE, Page
 
 from msparallel.cli.main import main
 from msparallel.cli.timeline_text import timeline_lines
-from msparallel.errors import RunError
+from msparallel.errors import UserError
 from msparallel.mesh import Mesh
 from msparallel.report.dryrun_data import dryrun_data
 from msparallel.report.page import DRY_RUN, SIMULATION, check_target, page_html, write_page
@@ -314,7 +314,7 @@ def test_a_page_of_another_kind_is_not_written_over(tmp_path):
         write_page(str(target), kind, document)
         check_target(str(target), kind)
         (other,) = set(kinds) - {kind}
-        with pytest.raises(RunError, match=f"not a report of `msparallel {other.verb}`; it was left as it is"):
+        with pytest.raises(UserError, match=f"not a report of `msparallel {other.verb}`; it was left as it is"):
             write_page(str(target), other, kinds[other])
         assert target.read_text(encoding="utf-8").startswith(kind.mark)
 
@@ -367,7 +367,7 @@ def test_a_target_that_cannot_be_written_is_told_before_the_work(tmp_path, monke
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("model: {}\n", encoding="utf-8")
     for target, why in ((str(recipe), "not a report of `msparallel simulate`"), ("/no/r.html", "no folder /no")):
-        assert run("quickstart", "--report", target) == 1
+        assert run("quickstart", "--report", target) == 2
         told = capsys.readouterr()
         assert told.out == "" and told.err.startswith(f"--report {target}: cannot be written: ") and why in told.err
     assert recipe.read_text(encoding="utf-8") == "model: {}\n"

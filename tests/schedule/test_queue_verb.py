@@ -128,7 +128,7 @@ def test_plot(run):
     assert code == 0 and "Picture  q.png" in out and Path("q.png").read_bytes().startswith(b"\x89PNG")
     Path("q.png").write_text("mine\n")
     code, out, err = run(DAY, "--nodes", "2", "--plot", "q.png")
-    assert code == 1 and "another file is there" in err and Path("q.png").read_text() == "mine\n"
+    assert code == 2 and "another file is there" in err and Path("q.png").read_text() == "mine\n"
 
 
 def test_two_processes_say_the_same():
