@@ -51,6 +51,9 @@ class RankTime:
         return part_us / self.step_us
 
 
+NO_STAGES = "Nothing tells pipeline stages here, so all ranks are compared with each other; --recipe does."
+
+
 def rank_times(parts: Sequence[StepPart], mesh: Mesh | None) -> tuple[tuple[RankTime, ...], list[str]]:
     """One mean for each rank, by rank; and notes on how they came about."""
     by_rank: dict[int, list[StepPart]] = defaultdict(list)
@@ -64,7 +67,7 @@ def rank_times(parts: Sequence[StepPart], mesh: Mesh | None) -> tuple[tuple[Rank
     notes = [f"The first step of {warm} rank{'s' * (warm > 1)} is left out: it took more than {WARM_UP} times the "
              "median of the others."] if warm else []  # fmt: skip
     if len(found) > 1 and len({time.group for time in found}) == 1 and found[0].group == ALL:
-        notes.append("Nothing tells pipeline stages here, so all ranks are compared with each other; --recipe does.")
+        notes.append(NO_STAGES)
     return tuple(found), notes
 
 

@@ -18,7 +18,7 @@ from msparallel.planner.estimate import Estimate, estimate
 from msparallel.planner.workload import workload_of
 from msparallel.profiling.measured import Measured
 from msparallel.profiling.recipe_changes import Recipes
-from msparallel.profiling.steps import RankTime, in_groups, rank_times
+from msparallel.profiling.steps import NO_STAGES, RankTime, in_groups, rank_times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +59,10 @@ def view_of(measured: Measured, *, plan: Plan | None, hardware: Hardware | None,
     Raises:
         UserError: where the profile has ranks that the recipe has not.
     """
-    mesh = plan.mesh if plan is not None else None
-    if plan is not None:
-        _check_ranks(measured, plan)
-    times, notes = rank_times(measured.steps, mesh)
+    mesh, part = (plan.mesh, _check_ranks(measured, plan)) if plan is not None else (None, "")
+    times, notes = rank_times(measured.steps, None if part and mesh is not None and mesh.pp > 1 else mesh)
+    if part:
+        notes = [part, *(note for note in notes if note != NO_STAGES)]
     trains = plan is not None and plan.recipe.train is not None
     steps = max((time.steps for time in times), default=0) or max((one.steps for one in measured.operators), default=0)
     return View(
@@ -78,7 +78,9 @@ def view_of(measured: Measured, *, plan: Plan | None, hardware: Hardware | None,
     )
 
 
-def _check_ranks(measured: Measured, plan: Plan) -> None:
+def _check_ranks(measured: Measured, plan: Plan) -> str:
+    """A note where it is not sure that a rank of the profile is that rank of the recipe, else empty: all ranks are
+    there, or the last one is and others were not profiled. Raises UserError for ranks that the recipe has not."""
     ranks = {part.rank for part in measured.steps} | {one.rank for one in measured.operators}
     ranks |= {one.rank for one in measured.waiting}
     beyond = sorted(rank for rank in ranks if rank >= plan.world_size)
@@ -88,6 +90,12 @@ def _check_ranks(measured: Measured, plan: Plan) -> None:
             f"({plan.mesh}), ranks 0 to {plan.world_size - 1}. Name the recipe of that run, or its degrees as "
             "overrides, for example parallel.data_parallel=8."
         )
+    if not ranks or max(ranks) == plan.world_size - 1:
+        return ""
+    stages = " So no rank is counted to a stage of the recipe." if plan.mesh.pp > 1 else ""
+    return (f"The profile has {len(ranks)} rank{'s' * (len(ranks) > 1)}, the last of them {max(ranks)}; the recipe has "
+            f"{plan.world_size} devices ({plan.mesh}), ranks 0 to {plan.world_size - 1}. It is a part of that run, or "
+            f"of another one: compare the recipe's degrees with the run's.{stages}")  # fmt: skip
 
 
 def _step_us(measured: Measured, times: tuple[RankTime, ...]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 
 import pytest
 from profiling.made_cluster import PLAIN, Cluster
@@ -129,6 +130,24 @@ def test_who_is_late_without_a_step_trace(tmp_path):
 def test_ranks_beyond_the_recipe_are_another_job(tmp_path):
     with pytest.raises(UserError, match="the profile has rank 63, the recipe 8 devices"):
         profile(Cluster().write(tmp_path), recipes=Recipes("llama2_7b_dp2_tp2_pp2", ()))
+
+
+def test_fewer_ranks_than_the_recipe_has_are_noted_and_no_stage_is_guessed(tmp_path):
+    """Four ranks of a run without a pipeline, beside a recipe of eight in two stages: none of them is of stage 0. Only
+    the last rank proves that numbers are the recipe's."""
+    root = Cluster(Mesh(dp=2, tp=2), operators=PLAIN).write(tmp_path / "half")
+    found = profile(root, recipes=Recipes("llama2_7b_dp2_tp2_pp2", ()))
+    (note,) = [note for note in found.view.notes if "ranks" in note]
+    assert "The profile has 4 ranks, the last of them 3; the recipe has 8 devices (pp2 x dp2 x tp2 (8))" in note
+    assert set(found.view.groups) == {"all ranks"} and "no rank is counted to a stage" in note
+    root = Cluster(Mesh(pp=2, dp=2, tp=2)).write(tmp_path / "some")
+    for rank in (0, 2, 3, 5):
+        shutil.rmtree(root / f"rank_{rank}")
+    found = profile(root, recipes=Recipes("llama2_7b_dp2_tp2_pp2", ()))
+    assert set(found.view.groups) == {"stage 0", "stage 1"}
+    assert not any("ranks 0 to" in note for note in found.view.notes)
+    shutil.rmtree(root / "rank_7")
+    assert set(profile(root, recipes=Recipes("llama2_7b_dp2_tp2_pp2", ())).view.groups) == {"all ranks"}
 
 
 @pytest.mark.slow
