@@ -25,8 +25,11 @@ SERVING_INPUT_DIMS = (2, 2, 1, 1, 2, 1, 1)
 AUTOPARALLEL_MODE = {"semi_auto_parallel": "semi_auto"}
 
 
-def context_kwargs(plan: Plan, rank: int = 0) -> dict[str, Any]:
+def context_kwargs(plan: Plan, rank: int = 0, *, serving: bool = False) -> dict[str, Any]:
     """Arguments of `mindspore.set_auto_parallel_context` for one rank.
+
+    Args:
+        serving: of a recipe that also trains, those of its server.
 
     Raises:
         IndexError: the plan has no such rank.
@@ -40,7 +43,7 @@ def context_kwargs(plan: Plan, rank: int = 0) -> dict[str, Any]:
     kwargs["gradients_mean"] = False
     if not plan.shards:
         return kwargs
-    kwargs["dataset_strategy"] = dataset_strategy(plan)
+    kwargs["dataset_strategy"] = dataset_strategy(plan, serving=serving)
     kwargs["enable_alltoall"] = True
     if parallel.mode == "auto_parallel":
         kwargs["search_mode"] = parallel.search_mode or DEFAULT_SEARCH_MODE
@@ -57,10 +60,10 @@ def context_kwargs(plan: Plan, rank: int = 0) -> dict[str, Any]:
     return kwargs
 
 
-def dataset_strategy(plan: Plan) -> tuple[tuple[int, ...], ...]:
-    """How the batch's tensors [batch, sequence] are cut: every replica reads its own rows. A recipe that only serves
-    feeds its model whole."""
-    if plan.recipe.train is None:
+def dataset_strategy(plan: Plan, *, serving: bool = False) -> tuple[tuple[int, ...], ...]:
+    """How the batch's tensors [batch, sequence] are cut: every replica reads its own rows. A server feeds its model
+    whole, and so does a recipe that only serves."""
+    if serving or plan.recipe.train is None:
         return tuple((1,) * dims for dims in SERVING_INPUT_DIMS)
     return ((plan.mesh.dp, 1),) * BATCH_INPUTS
 
@@ -181,10 +184,13 @@ def device_arguments(plan: Plan, rank: int) -> str:
     return '"CPU"' if plan.hardware.target == "CPU" else f'"Ascend", {rank % plan.devices_per_node}'
 
 
-def apply(plan: Plan, rank: int = 0) -> None:
+def apply(plan: Plan, rank: int = 0, *, serving: bool = False) -> None:
     """Write the plan into MindSpore's global context; the only such write in the package.
 
     Joins the other ranks (`mindspore.communication.init`) where there are any, so it blocks until all have come.
+
+    Args:
+        serving: of a recipe that also trains, the context of its server.
     """
     import mindspore as ms
     from mindspore.communication import init
@@ -202,7 +208,7 @@ def apply(plan: Plan, rank: int = 0) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(speed_up(plan)), encoding="utf-8")
         ms.set_context(ascend_config={"parallel_speed_up_json_path": str(path)})
-    ms.set_auto_parallel_context(**context_kwargs(plan, rank))
+    ms.set_auto_parallel_context(**context_kwargs(plan, rank, serving=serving))
 
 
 def _call(function: str, arguments: dict[str, Any], first: str = "") -> str:

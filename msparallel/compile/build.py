@@ -42,7 +42,7 @@ def build(request: Request) -> Built:
 
         return build_mindformers(request)
     plan = resolve(load_recipe(request.source, request.overrides))
-    kwargs = context.context_kwargs(plan, request.rank)
+    kwargs = context.context_kwargs(plan, request.rank, serving=request.kind == "serving")
     files = dict(kwargs.pop("strategy_ckpt_config", {}))
     files.pop("save_file", None)  # a dry run leaves nothing where the run will write
     if request.save_strategy and plan.shards:

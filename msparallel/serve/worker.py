@@ -71,7 +71,7 @@ def _serve(channel: socket.socket, say, plan: Plan, rank: int) -> None:
     serve = plan.recipe.serve
     assert serve is not None, "the server starts only recipes that serve"
     weights = open_weights(serve.weights, plan.shape)
-    apply(plan, rank)
+    apply(plan, rank, serving=True)
     engine = _engine(plan, rank)
     total, done = engine.parameter_count, 0
 

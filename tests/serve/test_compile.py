@@ -20,7 +20,7 @@ from msparallel.plan import Plan, resolve
 from msparallel.planner.serving import serving_memory
 from msparallel.recipe.load import load_recipe
 from msparallel.serve.buckets import paged_buckets
-from msparallel.serve.paged_inputs import INPUTS
+from msparallel.serve.paged_inputs import INPUTS, input_shapes
 
 TP1, TP2 = "qwen3_8b_serve_tp1", "qwen3_8b_serve_tp2"
 LAYERS, HIDDEN, VOCAB = 2, 4096, 151936
@@ -195,6 +195,19 @@ def test_the_verb_for_a_person():
 def test_what_cannot_be_asked_is_refused_before_anything_is_compiled(words, code, told):
     done = run(*words)
     assert done.returncode == code and told in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.pure
+def test_a_server_feeds_its_graphs_whole_whether_or_not_its_recipe_also_trains():
+    from msparallel.context import context_kwargs
+
+    words = ("parallel.data_parallel=1", "parallel.optimizer_shard=null", "cluster.devices_per_node=4")
+    both = plan_of("qwen3_8b_dp2_tp4", *words, "serve.weights=random")
+    blocks = served_form(both).blocks(both)
+    whole = tuple((1,) * len(shape) for shape in input_shapes(blocks, 4, 1))
+    assert context_kwargs(both, serving=True)["dataset_strategy"] == whole
+    assert context_kwargs(plan_of(TP2))["dataset_strategy"] == whole
+    assert context_kwargs(both)["dataset_strategy"] == ((1, 1),) * 5
 
 
 @pytest.mark.pure
