@@ -30,6 +30,7 @@ def test_together_they_show_every_key():
     shown = {(section, key) for path in RECIPES.values()
              for section, values in yaml.safe_load(path.read_text(encoding="utf-8")).items()
              for key in values}  # fmt: skip
+    shown.add(("serve", "api_keys_file"))  # a file of secrets, which no shipped recipe has
     missing = [f"{section}.{key}" for section, model in SECTIONS.items() for key in model.model_fields
                if (section, key) not in shown]  # fmt: skip
     assert not missing
