@@ -20,14 +20,18 @@ MARK = {
 TITLES = {
     "en": dict(zip(FILES, ("Environment", "Starting", "Collectives", "Links", "Who takes part", "Devices", "Operators",
                           "Hosts", "Cluster", "Framework and script", "What no rule knows exactly"), strict=True)),
-    "zh": dict(zip(FILES, ("环境", "启动", "集合通信", "链路", "成员与调度", "设备", "算子", "主机", "集群", "框架与脚本",
-                          "没有确切规则的错误"), strict=True)),
+    "zh": dict(zip(FILES, ("环境", "启动", "集合通信", "链路", "成员与调度", "设备", "算子", "主机", "集群",
+                          "框架与脚本", "没有确切规则的错误"), strict=True)),
 }  # fmt: skip
 WORDS = {
     "en": {"do": "Do", "looks": "Looks like", "follows": "Follows from", "causes": "any cause", "source": "Source",
-           "warning": "A warning: it alone does not make the exit code 1.", "stop": ".", "and": ", "},
+           "warning": "A warning: it alone does not make the exit code 1.",
+           "last words": "An error where its process wrote nothing more; else a warning, which alone does not make the "
+           "exit code 1.", "colon": ": ", "stop": ".", "and": ", "},
     "zh": {"do": "处理", "looks": "样子", "follows": "可能源自", "causes": "任何原因", "source": "出处",
-           "warning": "只是警告：单凭它退出码不是 1。", "stop": "。", "and": "、"},
+           "warning": "只是警告：单凭它退出码不是 1。",
+           "last words": "如果进程此后再没有写下什么，就是错误；否则只是警告，单凭它退出码不是 1。",
+           "colon": "：", "stop": "。", "and": "、"},
 }  # fmt: skip
 
 
@@ -46,14 +50,15 @@ def _rule(rule: Rule, language: str) -> list[str]:
     words, chinese = WORDS[language], language == "zh"
     lines = [rule.root_cause_zh if chinese else rule.root_cause]
     if rule.severity == "warning":
-        lines += ["", words["warning"]]
+        lines += ["", words["last words" if rule.unknown else "warning"]]
     if rule.examples:
-        lines += ["", f"{words['looks']}:", "", "```text", *(example.text for example in rule.examples), "```"]
-    lines += ["", f"- **{words['do']}**: {rule.remedy_zh if chinese else rule.remedy}"]
+        examples = [example.text for example in rule.examples]
+        lines += ["", f"{words['looks']}{words['colon'].rstrip()}", "", "```text", *examples, "```"]
+    lines += ["", f"- **{words['do']}**{words['colon']}{rule.remedy_zh if chinese else rule.remedy}"]
     if rule.consequence_of:
         names = [words["causes"] if name == CAUSES else f"[{name}](#{name})" for name in rule.consequence_of]
-        lines.append(f"- **{words['follows']}**: {words['and'].join(names)}{words['stop']}")
-    return [*lines, f"- **{words['source']}**: {rule.source}{words['stop']}"]
+        lines.append(f"- **{words['follows']}**{words['colon']}{words['and'].join(names)}{words['stop']}")
+    return [*lines, f"- **{words['source']}**{words['colon']}{rule.source}{words['stop']}"]
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def diagnosis_text(found: Diagnosis, *, width: int) -> str:
     followed = [finding for finding in found.findings if finding.explained_by is not None]
     parts = [f"{_count(found.files, 'log')} read, {_size(found.bytes_read)}, {_count(found.ranks, 'rank')}"]
     if not errors:
-        parts.append("No error found." if found.files else "There is no log here.")
+        parts.append("No error found.")
     if errors:
         parts.append("Root cause\n" + _whole(errors[0], width))
     if errors[1:]:

@@ -20,6 +20,7 @@ from msparallel.diagnose.rule import rules
 from msparallel.diagnose.scan import Wanted, scan
 from msparallel.diagnose.secrets import without_secrets
 from msparallel.diagnose.times import stamps
+from msparallel.errors import UserError
 
 pytestmark = pytest.mark.pure
 WANTED = Wanted(rules())
@@ -110,6 +111,18 @@ def test_the_text_names_cause_evidence_and_remedy(tmp_path):
     assert clean.return_value == 0 and "No error found." in clean.output
 
 
+@pytest.mark.parametrize("names", [[], ["model.ckpt", "logs.tar"], ["below/x.png"]])
+def test_a_folder_without_a_log_is_wrong_input(tmp_path, names):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    for words in ([str(tmp_path)], [str(tmp_path), "--json"]):
+        done = CliRunner().invoke(command, words, standalone_mode=False)
+        assert isinstance(done.exception, UserError) and done.exception.exit_code == 2 and not done.stdout
+        told = str(done.exception)
+        assert all(name in told for name in ("worker_N.log", "scheduler.log", "plog-*", "dmesg", ".err", *names)), told
+
+
 PIECES = [example.text.encode() for rule in rules() for example in (*rule.examples, *rule.not_examples)]
 LINES = st.one_of(st.sampled_from(PIECES), st.binary(max_size=60), st.sampled_from(
     [b"Mar 99 10:00:00 h k: x", b"2026-13-40-25:61:61.9", b"rankNum[8], rank[999999]", b"RankID:999999", b"\x00\xff",
@@ -144,7 +157,7 @@ def whole(files, folder):
             name, steps = above[name], steps + 1
             assert steps <= len(above), "rules explain each other in a circle"
     done = CliRunner().invoke(command, [str(folder)], standalone_mode=False)
-    assert done.exception is None, done.exception
+    assert done.exception is None or not found.files and "no log here" in str(done.exception), done.exception
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
