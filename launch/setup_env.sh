@@ -117,6 +117,9 @@ _msparallel_hccl() {
     elif card="$(_msparallel_card)"; then
         _msparallel_set HCCL_SOCKET_IFNAME "=$card" \
             "The card of the default route. By default HCCL takes the first by name, which other hosts may not reach."
+        case "${HCCL_SOCKET_IFNAME:-}" in
+            =*) _msparallel_say "  the second = is HCCL's: this card alone, not every one whose name begins so" ;;
+        esac
     fi
     _msparallel_why "Left to HCCL: HCCL_ALGO (it chooses by size and group), HCCL_EXEC_TIMEOUT (1836 s), HCCL_BUFFSIZE (200 MB),"
     _msparallel_why "HCCL_INTRA_PCIE_ENABLE and HCCL_INTRA_ROCE_ENABLE, HCCL_RDMA_* (priority 4, the usual one for RoCE)."
@@ -146,7 +149,16 @@ _msparallel_limits() {
 
 case "${1:-}" in
     --explain | --quiet) _msparallel_mode="$1" ;;
-    *) _msparallel_mode="" ;;
+    "") _msparallel_mode="" ;;
+    *)  # A script that sources this without words hands its own ones on.
+        if [ "${#BASH_SOURCE[@]}" -eq 1 ]; then
+            echo "setup_env: $1 is none of its words; they are --explain and --quiet. Nothing was set." >&2
+            unset -f _msparallel_say _msparallel_why _msparallel_set _msparallel_find_cann _msparallel_cann \
+                _msparallel_driver _msparallel_logs _msparallel_card _msparallel_hccl _msparallel_threads _msparallel_limits
+            return 2
+        fi
+        _msparallel_mode=""
+        ;;
 esac
 _msparallel_code=0
 _msparallel_cann || _msparallel_code=$?

@@ -105,7 +105,7 @@ class Follower:
     def __init__(self, plan: Plan):
         assert plan.recipe.train is not None, "only recipes with a train section are trained"
         self._name, self._steps = plan.recipe.name, plan.recipe.train.steps
-        self._told = 0.0
+        self._told, self._line = 0.0, ""
 
     def __enter__(self) -> Follower:
         from tqdm import tqdm
@@ -122,7 +122,10 @@ class Follower:
             if step is not None and time.monotonic() - self._told >= LINE_S:
                 self._told = time.monotonic()
                 told = f", loss {loss:.4f}" if loss is not None else f", {phase}"
-                print(f"{self._name}: step {step:,} of {self._steps:,}{told}", file=sys.stderr, flush=True)
+                line = f"{self._name}: step {step:,} of {self._steps:,}{told}"
+                if line != self._line:  # a rank that compiles for minutes says so once
+                    print(line, file=sys.stderr, flush=True)
+                self._line = line
             return
         self._bar.set_description(self._name if phase in ("step", "end") else f"{self._name}: {phase}", refresh=False)
         if loss is not None:

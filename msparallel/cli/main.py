@@ -81,11 +81,11 @@ class _Verbs(click.Group):
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]}, epilog="""\b
 Examples:
-  msparallel ls
-  msparallel validate quickstart
-  msparallel run quickstart
-  msparallel show gpt_tiny_dp2_cpu parallel.data_parallel=1
-  msparallel cp llama2_7b_dp2_tp2_pp2 my.yaml
+  $ msparallel ls
+  $ msparallel validate quickstart
+  $ msparallel run quickstart
+  $ msparallel show gpt_tiny_dp2_cpu parallel.data_parallel=1
+  $ msparallel cp llama2_7b_dp2_tp2_pp2 my.yaml
 """)  # fmt: skip
 @click.version_option(__version__, prog_name="msparallel")
 def commands() -> None:

@@ -33,6 +33,8 @@ CLUSTER_TIMEOUT_S = 1800
 POLL_S = 0.25
 GRACE_S = 5.0
 """After one worker has failed, how long the others may take to say that they failed earlier."""
+RUN_AGAIN = "Run again to go on from the last checkpoint."
+"""For a person; a supervisor does it."""
 
 
 def msrun_command(
@@ -222,8 +224,8 @@ def _failed(plan: Plan, failure: WorkerState, logs: Path, msrun_log: Path) -> Us
     how = f"was killed by {killed}" if killed else "ended without a word"
     hint = " The kernel does that when memory runs out: see `dmesg`." if killed == "SIGKILL" else ""
     text = (
-        f"Rank {failure.rank} of {plan.world_size} {how}.{hint} The other workers were stopped. Run again to go on "
-        f"from the last checkpoint.\n{_last_lines(log)}\n  Log: {log}"
+        f"Rank {failure.rank} of {plan.world_size} {how}.{hint} The other workers were stopped. {RUN_AGAIN}\n"
+        f"{_last_lines(log)}\n  Log: {log}"
     )
     return RankFailed(text, rank=failure.rank, killed=True)
 

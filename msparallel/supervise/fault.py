@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from msparallel.launch.msrun import RUN_AGAIN
+
 Action = Literal["retry", "other_port", "replace", "give_up"]
 
 
@@ -165,7 +167,7 @@ _DAMAGED = ("has another content than when it was written", "No checkpoint here 
 
 def fault_of(event: Mapping[str, Any], *, node: int, host: str, step: int | None = None) -> Fault:
     """The fault that an agent's `failed` event tells of."""
-    how, text = str(event.get("how", "")), str(event.get("text", ""))
+    how, text = str(event.get("how", "")), str(event.get("text", "")).replace(f" {RUN_AGAIN}", "")
     kind, rank = _OF_AGENT.get(how, "worker_failed"), event.get("rank")
     standing = event.get("standing")
     stopped = [one.get("rank") for one in standing if isinstance(one, dict)] if isinstance(standing, list) else []

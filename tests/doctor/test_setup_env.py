@@ -140,3 +140,28 @@ def test_what_it_sets_is_fine_by_the_doctor(tmp_path):
     cann(tmp_path, "cann")
     _, told = source(tmp_path)
     assert check_variables({name: Value(text, Place("env", 1)) for name, text in told.items()}, "node", "910B2") == []
+
+
+@pytest.mark.parametrize("word", ["--explian", "explain", "-q", "--help"])
+def test_a_word_that_is_none_of_its_own_sets_nothing(tmp_path, word):
+    done, told = source(tmp_path, word, then="declare -F | grep msparallel")
+    assert done.returncode == 2 and told == {}
+    assert done.stderr == f"setup_env: {word} is none of its words; they are --explain and --quiet. Nothing was set.\n"
+
+
+def test_a_script_that_sources_it_keeps_its_own_words(tmp_path):
+    script = tmp_path / "job.sh"
+    script.write_text(f"source {SCRIPT}\necho code $? words $*\n")
+    done = subprocess.run(["bash", script, "3", "--port"], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+                          env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)})  # fmt: skip
+    assert done.stdout == "code 0 words 3 --port\n" and "HCCL_CONNECT_TIMEOUT=600" in done.stderr
+
+
+def test_the_second_equals_sign_is_explained_where_it_is_seen(tmp_path):
+    done, told = source(tmp_path, HCCL_SOCKET_IFNAME="=eth0")
+    assert told["HCCL_SOCKET_IFNAME"] == "=eth0"
+    if "HCCL_SOCKET_IFNAME=" in done.stderr:  # this machine has a default route
+        told = "HCCL_SOCKET_IFNAME==eth0 (as it was)\nsetup_env:   the second = is HCCL's: this card alone"
+        assert told in done.stderr
+    done, _ = source(tmp_path, HCCL_SOCKET_IFNAME="eth0")
+    assert "the second =" not in done.stderr

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from msparallel.launch.msrun import RUN_AGAIN
 from msparallel.recipe.schema import Supervise
 from msparallel.supervise.decide import MOST_PORTS, Past, decide
 from msparallel.supervise.fault import ROWS, Fault, fault_of, first_cause
@@ -162,3 +163,9 @@ def test_the_cause_goes_before_its_effects():
     assert first_cause([ended, fault("hang")]) is ended, "nothing moves on a node whose agent has ended"
     other = fault("worker_failed", host="c")
     assert first_cause([failed, other]) is failed
+
+
+def test_nobody_is_told_to_run_again_what_goes_on_by_itself():
+    text = f"Rank 1 of 2 was killed by SIGKILL. The other workers were stopped. {RUN_AGAIN}\n  | last\n  Log: x"
+    found = fault_of({"how": "killed", "rank": 1, "text": text}, node=0, host="a")
+    assert "again" not in found.text and found.text.endswith("were stopped.\n  | last\n  Log: x")
