@@ -75,7 +75,6 @@ def command(
     from dataclasses import replace
     from pathlib import Path
 
-    from msparallel.cli.main import VERBS
     from msparallel.cli.recipe_arguments import split_overrides
     from msparallel.plan import resolve
     from msparallel.recipe.load import load_recipe, read_text
@@ -97,8 +96,6 @@ def command(
     made = documents(plan, request, read_text(Path(recipe.path)))
     facts = {"kind": chosen, "name": request.name, "pods": plan.nodes}
     told = notes(plan, request)
-    if chosen == "deployment" and "serve" not in VERBS:
-        told.append("The pod runs `msparallel serve`, which is not part of this version.")
     return _write(made, head(plan, request), told, facts, output, force, as_json)
 
 

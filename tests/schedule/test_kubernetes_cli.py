@@ -131,6 +131,10 @@ def test_the_examples_are_what_their_commands_make(tmp_path: Path) -> None:
     """launch/kubernetes/README.md names the command of each file beside it."""
     folder = ROOT / "launch" / "kubernetes"
     lines = (folder / "README.md").read_text(encoding="utf-8").splitlines()
+    chinese = (folder / "README.zh-CN.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in chinese if line.startswith("msparallel ")] == [
+        line for line in lines if line.startswith("msparallel ")
+    ]
     commands = [shlex.split(line) for line in lines if line.startswith("msparallel kubernetes") and " -o " in line]
     made = set()
     for words in commands:
