@@ -99,6 +99,7 @@ class ServedDecoder(nn.Cell):
         self.has_position_table = shape.position == "learned"
         if self.has_position_table:
             self.embed_positions = Embedding(shape.max_positions, h, parallel, compute_dtype, rows_cut=1)
+            self.last_position = None if fused else shape.max_positions - 1
             self.add_positions = ops.Add()
             if parallel.sharded:
                 stream = strategies.residual(parallel)
@@ -116,7 +117,10 @@ class ServedDecoder(nn.Cell):
         x = self.embed_tokens(ops.reshape(input_ids, (rows * new,)))
         rotary = ()
         if self.has_position_table:
-            x = self.add_positions(x, self.embed_positions(ops.reshape(positions, (rows * new,))))
+            flat = ops.reshape(positions, (rows * new,))
+            if self.last_position is not None:  # a filler of the flat cache stands behind all positions
+                flat = ops.minimum(flat, self.last_position)
+            x = self.add_positions(x, self.embed_positions(flat))
         else:
             rotary = self.rotary(positions)
         places = self.places(positions, *where)

@@ -214,3 +214,19 @@ def test_a_server_feeds_its_graphs_whole_whether_or_not_its_recipe_also_trains()
 def test_sizes_that_the_server_does_not_compile():
     with pytest.raises(UserError, match="compiles 128, 512"):
         served_form(plan_of(TP2), chunk=1)
+
+
+@pytest.mark.slow
+@pytest.mark.cpu
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_second_graph_finds_parameters_that_were_cut_for_the_first(rank, tmp_path):
+    script = Path(__file__).parent / "compile_twice.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(rank), "2", str(tmp_path)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["held"] == found["graph"]
+    assert found["whole"]["lm_head.weight"] == [256, 64] and found["held"]["lm_head.weight"] == [128, 64]
+    cache = "model.layers.1.self_attn.core.key_cache"
+    assert found["whole"][cache] == [13, 16, 4, 8] and found["held"][cache] == [13, 16, 2, 8]

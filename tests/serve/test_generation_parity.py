@@ -71,3 +71,22 @@ def test_a_slot_that_another_request_left_full_is_as_good_as_new(served):
     long, short = expected["prompts"][4], expected["prompts"][1]
     _prefill(engine, 0, long, 32)
     assert _prefill(engine, 0, short, 128) == expected["greedy"][1][0]
+
+
+def test_learned_positions_may_all_be_served():
+    """What only fills a batch up stands behind the last of them."""
+    from msparallel.model.shape import ModelShape
+    from msparallel.serve.buckets import Buckets
+    from msparallel.serve.engine import Engine, Row
+    from msparallel.weights.source import RandomWeights
+
+    shape = ModelShape(num_layers=1, hidden_size=16, num_heads=2, ffn_size=32, vocab_size=20, position="learned",
+                       max_positions=12, norm="layer", activation="gelu")  # fmt: skip
+    engine = Engine(shape, slots=3, length=12, sizes=Buckets((3,), (8,), (12,)))
+    engine.load(RandomWeights(shape))
+    engine.warm_up()
+    prompt = [7, 3, 11, 2, 5, 1, 9, 4, 6, 8, 10, 12]
+    whole = [engine.prefill(slot=0, start=start, tokens=prompt[start : start + 8]) for start in (0, 8)][-1]
+    engine.prefill(slot=1, start=0, tokens=prompt[:8])
+    one_by_one = [engine.decode([Row(1, place, prompt[place])]) for place in range(8, 12)][-1][0]
+    assert abs(whole - one_by_one).max() < 1e-5
