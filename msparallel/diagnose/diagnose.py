@@ -17,7 +17,7 @@ from msparallel.diagnose.files import log_files
 from msparallel.diagnose.findings import Finding, findings
 from msparallel.diagnose.read_all import read_all
 from msparallel.diagnose.rule import rules
-from msparallel.diagnose.scan import Wanted
+from msparallel.diagnose.wanted import Wanted
 
 
 @dataclass(frozen=True)

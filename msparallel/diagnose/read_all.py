@@ -13,7 +13,8 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 
 from msparallel.diagnose.files import LogFile
-from msparallel.diagnose.scan import Scan, Wanted, scan
+from msparallel.diagnose.scan import Scan, scan
+from msparallel.diagnose.wanted import Wanted
 from msparallel.errors import RunError
 
 MOST_PROCESSES = 4

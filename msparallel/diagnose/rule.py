@@ -187,8 +187,8 @@ def checked(found: tuple[Rule, ...]) -> tuple[Rule, ...]:
     return found
 
 
-FILES = ("environment", "start", "collective", "link", "membership", "device", "operator", "host", "cluster", "framework",
-         "unknown")  # fmt: skip
+FILES = ("environment", "start", "collective", "link", "membership", "device", "operator", "host", "cluster",
+         "framework", "unknown")  # fmt: skip
 """The files of `faults/`, the most exact rules first."""
 
 

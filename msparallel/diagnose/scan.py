@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from msparallel.diagnose.files import LogFile
-from msparallel.diagnose.lines import LEVEL_BYTES, LONGEST_TEXT, bare_of, is_quiet, shown
+from msparallel.diagnose.lines import LEVEL_BYTES, LONGEST_TEXT, bare_of, is_quiet, loud_ones, shown
 from msparallel.diagnose.prefilter import Prefilter
 from msparallel.diagnose.reader import Unreadable, blocks
-from msparallel.diagnose.rule import Kind, Pattern, Rule
+from msparallel.diagnose.rule import Rule
 from msparallel.diagnose.times import last_stamp, stamps
+from msparallel.diagnose.wanted import Matcher, Ready, Wanted
 from msparallel.errors import short
 from msparallel.finding import Evidence
 
@@ -27,11 +28,7 @@ LONGEST_RANK = 6
 SYSLOG_YEAR = 2000
 """Syslog lines have no year; a leap year, so that 29 February exists. `findings.py` puts the job's year in."""
 _LOOK_BACK_BYTES = 4096
-_ABOUT_LITERAL_BYTES, _ABOUT_CODE_BYTES = (1024, 2048), (48, 16)
-"""Before and from the literal: where its regex may match, so that a line of any length takes a bounded time."""
-
 _LINE_RANK = re.compile(rb"RankID:(\d{1,6})\b|\[rank(\d{1,6})\]|^\(\w{1,40} rank=(\d{1,6}) pid=")
-_IDENTITY = ("rankNum[", "RankID:", "[rank")
 _OWN_RANK = re.compile(rb"rankNum\[\d+\], ?rank\[(\d{1,6})\]")
 _TOLD_RANK = re.compile(rb"RankID:(\d{1,6})\b|\[rank(\d{1,6})\]:")
 _PID = re.compile(rb"^\[[A-Z]+\] ?[A-Z_]+\((\d{1,9})[,:]", re.M)
@@ -103,64 +100,11 @@ class Scan:
         return self.lines - hit.end_line <= SAME_MOMENT_LINES
 
 
-class Wanted:
-    """Rules made ready to be looked for, by kind of file; made once for all files."""
-
-    def __init__(self, rules: tuple[Rule, ...]):
-        self._rules = tuple(rule for rule in rules if not rule.at_end)
-        self._at_end = tuple(rule for rule in rules if rule.at_end)
-        self._ready: dict[Kind, tuple[Prefilter, list[_Matcher]]] = {}
-
-    def of(self, kind: Kind) -> tuple[Prefilter, list[_Matcher]]:
-        """The prefilter and the matchers of files of one kind."""
-        if kind not in self._ready:
-            matchers = [_Matcher(rule, pattern) for rule in self._rules for pattern in rule.patterns_of(kind)]
-            self._ready[kind] = Prefilter([*(one.pattern.literal for one in matchers), *_IDENTITY]), matchers
-        return self._ready[kind]
-
-    def at_end(self, kind: Kind) -> list[tuple[int, list[_Matcher]]]:
-        """(last lines, matchers) of each rule for the end of a file in which no other rule speaks."""
-        return [(rule.at_end, [_Matcher(rule, one) for one in rule.patterns_of(kind)]) for rule in self._at_end]
-
-
-class _Matcher:
-    """A pattern of a rule, over bytes."""
-
-    def __init__(self, rule: Rule, pattern: Pattern):
-        self.rule, self.pattern = rule, pattern
-        self.literal = pattern.literal.removeprefix("\n").encode("utf-8")
-        self._begins = pattern.literal[0] == "\n"
-        self.regex = re.compile(pattern.regex.encode("utf-8")) if pattern.regex else None
-        self._before, self._behind = _ABOUT_CODE_BYTES if pattern.is_code else _ABOUT_LITERAL_BYTES
-
-    def place(self, line: bytes) -> int:
-        """Where the literal stands; -1 where it does not."""
-        at = line.find(self.literal)
-        return -1 if self._begins and at else at
-
-    def groups(self, line: bytes, bare: bytes, quiet: bool) -> dict[str, bytes] | None:
-        """Named groups where a line with the literal fits; `bare` is the line without what another program put before
-        it."""
-        if quiet and not self.pattern.any_level:
-            return None
-        if self.regex is None:
-            return {}
-        match = self._search(line)
-        if match is None and bare is not line:
-            match = self._search(bare)
-        return None if match is None else {name: text for name, text in match.groupdict().items() if text}
-
-    def _search(self, line: bytes) -> re.Match[bytes] | None:
-        """The regex about the first place of the literal, so that a line of any length takes a bounded time."""
-        at = line.find(self.literal)
-        return self.regex.search(line, max(0, at - self._before), at + self._behind)
-
-
 def scan(file: LogFile, wanted: Wanted, progress: Callable[[int], object] = lambda count: None) -> Scan:
     """Read a file once; `progress` is told the bytes of each block."""
     named = _NAME_PID.match(file.path.name)
     found = Scan(file, file.rank, int(named[1]) if named else None)
-    lines, matchers = wanted.of(file.kind)
+    ready = wanted.of(file.kind)
     year = SYSLOG_YEAR if file.kind in ("dmesg", "log") else None
 
     def told(count: int) -> None:
@@ -172,7 +116,7 @@ def scan(file: LogFile, wanted: Wanted, progress: Callable[[int], object] = lamb
         for block in blocks(file.path, told):
             if found.pid is None and not found.lines and (pid := _PID.search(block[:_LOOK_BACK_BYTES])):
                 found.pid = int(pid[1])
-            _scan_block(found, block, lines, matchers, year)
+            _scan_block(found, block, ready, year)
     except Unreadable as reason:
         found.stopped = str(reason)
     if not found.hits:
@@ -182,15 +126,14 @@ def scan(file: LogFile, wanted: Wanted, progress: Callable[[int], object] = lamb
     return found
 
 
-def _scan_block(found: Scan, block: bytes, lines: Prefilter, matchers: list[_Matcher], year: int | None) -> None:
-    counted, line = 0, found.lines + 1
-    for place in lines.places(block):
-        begin = block.rfind(b"\n", 0, place) + 1
-        end = block.find(b"\n", place)
-        line += block.count(b"\n", counted, begin)
-        counted = begin
-        _look_at(found, block, begin, len(block) if end < 0 else end, line, matchers, year)
-    found.lines += block.count(b"\n")
+def _scan_block(found: Scan, block: bytes, ready: Ready, year: int | None) -> None:
+    lines = block.split(b"\n")
+    begin, counted = 0, 0
+    for number in _candidates(block, lines, ready):
+        begin += sum(map(len, lines[counted:number])) + number - counted
+        counted = number
+        _look_at(found, block, begin, begin + len(lines[number]), found.lines + 1 + number, ready.matchers, year)
+    found.lines += len(lines) - 1
     tail = block[-_LOOK_BACK_BYTES:]
     found.last_s = last_stamp(tail, year) or found.last_s
     words = tail.rstrip()
@@ -200,7 +143,27 @@ def _scan_block(found: Scan, block: bytes, lines: Prefilter, matchers: list[_Mat
         found.last = Evidence(found.file.name, last, shown(words[words.rfind(b"\n") + 1 :]))
 
 
-def _scan_end(found: Scan, block: bytes, wanted: list[tuple[int, list[_Matcher]]], year: int | None) -> None:
+def _candidates(block: bytes, lines: list[bytes], ready: Ready) -> list[int]:
+    """Numbers of lines that a rule could speak of, from 0, in order.
+
+    Where most lines are quiet, only the others are searched for the many literals that do not count in quiet ones.
+    """
+    loud = loud_ones(lines)
+    if 2 * len(loud) > len(lines):
+        return list(_numbers(block, ready.loud))
+    some = b"\n".join([lines[number] for number in loud])
+    return sorted({*(loud[number] for number in _numbers(some, ready.loud)), *_numbers(block, ready.everywhere)})
+
+
+def _numbers(block: bytes, prefilter: Prefilter) -> Iterator[int]:
+    counted, number = 0, 0
+    for place in prefilter.places(block):
+        number += block.count(b"\n", counted, place)
+        counted = place
+        yield number
+
+
+def _scan_end(found: Scan, block: bytes, wanted: list[tuple[int, list[Matcher]]], year: int | None) -> None:
     """The last lines of a file in which no rule spoke, until one of those for the end does."""
     end, line = len(block.rstrip()), found.lines - block.count(b"\n", len(block.rstrip())) + 1
     places: list[tuple[int, int, int]] = []  # (number, begin, end) of lines, the last first
@@ -217,7 +180,7 @@ def _scan_end(found: Scan, block: bytes, wanted: list[tuple[int, list[_Matcher]]
             return
 
 
-def _look_at(found: Scan, block: bytes, begin: int, end: int, line: int, matchers: list[_Matcher],
+def _look_at(found: Scan, block: bytes, begin: int, end: int, line: int, matchers: list[Matcher],
              year: int | None) -> None:  # fmt: skip
     text = block[begin:end]
     quiet, bare = is_quiet(text), bare_of(text)

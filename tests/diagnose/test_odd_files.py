@@ -7,9 +7,10 @@ import job_logs as logs
 import pytest
 
 from msparallel.diagnose.diagnose import diagnose
+from msparallel.diagnose.lines import shown
 from msparallel.diagnose.reader import blocks, encoding_of
 from msparallel.diagnose.rule import rules
-from msparallel.diagnose.scan import Wanted, shown
+from msparallel.diagnose.wanted import Wanted
 
 pytestmark = pytest.mark.pure
 TEXT = logs.head(2, 4) + logs.out_of_memory(2, 75)
@@ -70,7 +71,7 @@ def test_what_cannot_be_read_is_named(tmp_path, monkeypatch):
 
 def test_no_regex_hangs_on_near_misses():
     """Every regex on long lines that nearly fit, about its literal."""
-    ready = Wanted(rules()).of("log")[1]
+    ready = Wanted(rules()).of("log").matchers
     tried = 0
     for matcher in ready:
         if matcher.regex is None:

@@ -17,9 +17,10 @@ from msparallel.diagnose.files import LogFile, kind_of, rank_of
 from msparallel.diagnose.findings import findings
 from msparallel.diagnose.reader import Unreadable, blocks
 from msparallel.diagnose.rule import rules
-from msparallel.diagnose.scan import Wanted, scan
+from msparallel.diagnose.scan import scan
 from msparallel.diagnose.secrets import without_secrets
 from msparallel.diagnose.times import stamps
+from msparallel.diagnose.wanted import Wanted
 from msparallel.errors import UserError
 
 pytestmark = pytest.mark.pure

@@ -7,7 +7,8 @@ import pytest
 from msparallel.diagnose.files import LogFile
 from msparallel.diagnose.prefilter import Prefilter
 from msparallel.diagnose.rule import checked, read_rules, rules
-from msparallel.diagnose.scan import Wanted, scan
+from msparallel.diagnose.scan import scan
+from msparallel.diagnose.wanted import Wanted
 
 pytestmark = pytest.mark.pure
 WANTED = Wanted(rules())
@@ -48,6 +49,16 @@ def test_the_prefilter_misses_no_literal():
         assert len(list(ready.places(f"x\nab {literal} cd\ny {literal}".encode()))) == 2, literal
 
 
+def test_a_literal_at_the_beginning_of_a_line():
+    ready = Prefilter(["\nE1", "Heartbeat Lost"])
+    assert list(ready.places(b"E1 a\nx E1\nE1E1\nE2\nE1")) == [0, 10, 18], "also in the first line of a block"
+
+
+def test_words_of_common_characters_alone_are_found():
+    ready = Prefilter(["error: ", "rror: one", "507011", "Quux"])
+    assert len(list(ready.places(b"a\nerror: one\nb\nerror: \nQuux error: \nret 507011 error: \n"))) == 4
+
+
 def test_rules_speak_plainly():
     for rule in rules():
         for text in (rule.root_cause, rule.remedy, rule.root_cause_zh, rule.remedy_zh):
@@ -65,6 +76,7 @@ RULE = """
     ("line", "word"),
     [
         ("colour: red", "colour"),
+        ("patterns: {worker: [{literal: abc}]}", "shorter than 4"),
         ("consequence_of: [nobody]", "nobody"),
         ("concluded: true", "concluded"),
         ("severity: fatal", "severity"),

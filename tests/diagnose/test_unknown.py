@@ -58,6 +58,13 @@ def test_of_two_unknown_lines_the_one_that_ended_the_process_counts(tmp_path):
     "train.py: error: it broke",
     "2026-01-02 03:04:05,678 - a.b - ERROR - it broke", "[2026-01-02 03:04:05,095][10][ERROR][api:56] it broke",
     "E0709 20:08:32.572540     269 server/server.go:40] it broke", "docker: Error response from daemon: it broke.",
+    "E1210 12:00:00.123456   123 comm.cc:820] it broke", "F0102 12:00:00.123456 123 a/b.py:8] it broke",
+    "3月 17 02:11:09 node7 kubelet[17]: E0817 16:52:02.414082  17 pod_workers.go:1324] it broke",
+    "[rank9]:[E508 03:20:31.678676591 compiler_depend.ts:1693] it broke", "[E OpParamMaker.cpp:273] it broke",
+    "(WorkerDict pid=90) [E331 20:50:12.688969421 socket.cpp:1011] [c10d] it broke",
+    "2026-01-02 03:04:05.028 | ERROR    | __main__:doc_parse:95 | it broke", "a.start - CRITICAL - it broke",
+    'node-1 containerd[38]: time="2026-01-02T03:04:05.8+08:00" level=error msg="it broke"', "CRITICAL:root:it broke",
+    "/src/a.cpp:20:10: fatal error: it broke", "server-1   | 2026-01-02 03:04:05,678 - a.b - ERROR - it broke",
 ])  # fmt: skip
 def test_forms_of_error_lines(line, tmp_path):
     first = first_of(tmp_path, f"something\n{line}\n")
@@ -65,7 +72,7 @@ def test_forms_of_error_lines(line, tmp_path):
 
 
 @pytest.mark.parametrize("prefix", [
-    "", "[rank3]: ", "(WorkerDict pid=7435, ip=192.0.2.3) ", "E       ",
+    "", "[rank3]: ", "server-1   | ", "(WorkerDict pid=7435, ip=192.0.2.3) ", "E       ",
     "(Worker_TP0 pid=7) ERROR 01-02 03:04:05 [multiproc_executor.py:949] ",
     "(Worker pid=1) (Worker_DP0 pid=1) ERROR 03-25 06:14:02 [multiproc_executor.py:880] ",
     "/data/log/worker_1953.log-11472-[rank1953]: ",
@@ -74,6 +81,53 @@ def test_an_exception_behind_the_prefix_of_another_program(prefix, tmp_path):
     first = first_of(tmp_path, f"{prefix}Traceback (most recent call last):\n{prefix}ValueError: bad sample 7\n")
     assert first.rule.id == "python_exception" and first.root_cause.endswith("ValueError: bad sample 7")
     assert first.rank == {"[rank3]: ": 3, "/data/log/worker_1953.log-11472-[rank1953]: ": 1953}.get(prefix)
+
+
+@pytest.mark.parametrize("link", [
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+])  # fmt: skip
+def test_of_a_chain_of_exceptions_the_first_is_the_cause_and_the_others_are_shown(link, tmp_path):
+    text = ("Traceback (most recent call last):\nKeyError: 'rope_scaling'\n\n" + link + "\n\n"
+            "Traceback (most recent call last):\nRuntimeError: the model cannot be loaded\n")  # fmt: skip
+    first = first_of(tmp_path, text)
+    assert first.root_cause.endswith("KeyError: 'rope_scaling'")
+    assert [line.line for line in first.evidence] == [2, 7]
+
+
+def test_cann_s_code_below_an_exception_goes_before_the_generic_line(tmp_path):
+    text = ("RuntimeError: InnerRun:x.ts:234 OPS function error: Foo, error code is 500002\n"
+            "[ERROR] 2026-01-02-03:04:05 (PID:7, Device:3, RankID:3) ERR01100 OPS call acl api failed\n")  # fmt: skip
+    known = first_of(tmp_path / "a", text + "E40021: [PID: 7] 2026-01-02-03:04:05.572 Failed to compile Op [Foo]\n")
+    assert known.rule.id == "operator_not_supported" and "Foo" in known.root_cause
+    other = first_of(tmp_path / "b", text + "EG0042: [PID: 7] 2026-01-02-03:04:05.572 Something new\n")
+    assert other.rule.id == "ascend_error_code" and "EG0042" in other.root_cause
+    assert [line.line for line in other.evidence] == [1, 3]
+
+
+def test_how_a_process_ended_gives_way_to_what_it_said_before(tmp_path):
+    text = "[ERROR] FLUX(5,ffff80,python):2026-03-01-10:00:01.000.000 [flux.cc:7] Run] the flux is gone\n"
+    for number, end in enumerate(("Killed\n", "terminate called after throwing an instance of 'std::runtime_error'\n")):
+        assert first_of(tmp_path / f"{number}", text + end).rule.id == "unknown_error_line"
+        assert first_of(tmp_path / f"{number}a", end).rule.id == "process_aborted"
+
+
+def test_a_log_that_ends_inside_a_traceback(tmp_path):
+    frames = 'Traceback (most recent call last):\n  File "/job/a.py", line 3, in main\n    run()\n'
+    first = first_of(tmp_path / "a", frames)
+    assert (first.rule.id, first.severity) == ("traceback_cut_off", "error") and "a.py" in first.root_cause
+    went_on = first_of(tmp_path / "b", frames + "step 1\nstep 2\nstep 3\nstep 4\n")
+    assert went_on.rule.id == "possible_error" and went_on.severity == "warning"
+    assert first_of(tmp_path / "c", frames + "ValueError: bad sample 7\n").rule.id == "python_exception"
+
+
+def test_a_word_about_a_failure_is_a_warning_where_nothing_else_is_known(tmp_path):
+    first = first_of(tmp_path / "a", "step 1\n加载权重失败: /ckpt\n")
+    assert (first.rule.id, first.severity) == ("possible_error", "warning") and "加载权重失败" in first.root_cause
+    assert not diagnose(tmp_path / "a").failed
+    assert first_of(tmp_path / "b", "open failed, next try\n" + "step\n" * 60) is None, "far from the end"
+    folder = logs.write_job(tmp_path / "c", 2, 5, {0: "the lookup failed\n", 1: logs.out_of_memory(1, 75)})
+    assert {one.rule.id for one in diagnose(folder).findings} == {"device_out_of_memory"}
 
 
 @pytest.mark.parametrize("line", [
