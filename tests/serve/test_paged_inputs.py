@@ -1,4 +1,4 @@
-"""Blocks of a cache, and what Ascend's graphs are fed: nobody's rows are another's, fillers touch the spare block only."""
+"""Blocks of a cache, and what Ascend's graphs are fed: no rows are shared, fillers touch the spare block only."""
 
 from __future__ import annotations
 
