@@ -39,6 +39,8 @@ def serving_job_text(
         f"Served in {found.form.dtype}: {blocks.slots} requests of {blocks.length} tokens, {blocks.of_a_slot} blocks "
         f"of {blocks.block_size} each and one spare; not yet run on hardware",
     ]
+    if hardware.target == "CPU":
+        head.append("This is the form for Ascend; on a processor the recipe is served by plain attention in float32.")
     sections = [head, _memory(found, hardware, width), parameters_section(found.token_step, width),
                 _caches(found, width)]  # fmt: skip
     for graph, run in zip(found.graphs, found.runs, strict=True):

@@ -103,6 +103,13 @@ def test_the_worker_takes_the_engine_of_its_hardware(recipe, kind):
     assert type(engine).__name__ == kind
 
 
+def test_plain_attention_does_not_serve_on_ascend():
+    from msparallel.serve.worker import _engine
+
+    with pytest.raises(UserError, match="Try: model.attention=auto"):
+        _engine(plan_of("model.attention=plain"), rank=0)
+
+
 def test_msrun_starts_a_worker_for_every_rank(tmp_path):
     from msparallel.serve.engine_client import EngineClient
 
