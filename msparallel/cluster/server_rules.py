@@ -188,7 +188,7 @@ def backup_ports_differ(job: Job) -> Iterator[Broken]:
     first = {(device.device_ip, str(device.more["device_port"])): device.place
              for _, device in job.table.devices() if device.address and "device_port" in device.more}  # fmt: skip
     for _, device in job.table.devices():
-        key = (device.more.get("backup_device_ip"), str(device.more.get("backup_device_port")))
+        key = (str(device.more.get("backup_device_ip")), str(device.more.get("backup_device_port")))
         if key in first:
             yield Broken(place=device.place, field="backup_device_port", value=key[1],
                          message=f"{first[key]} uses this port of {key[0]} for itself; a card that stands in "

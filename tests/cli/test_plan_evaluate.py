@@ -26,7 +26,8 @@ def table(tmp_path: Path) -> str:
     return str(written(tmp_path / "cases.csv", *rows, suspect, suspect, wrong))
 
 
-def test_text_has_figures_outliers_and_reasons(table: str) -> None:
+def test_text_has_figures_outliers_and_reasons(table: str, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")  # the folder of a test may have a long name
     done = run(table)
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()

@@ -27,6 +27,7 @@ REFUSED = {
     "gpt2_124m_auto_parallel": "learned positions", "gpt2_124m_dp8": "learned positions",
     "gpt_tiny_dp2_cpu": "one matrix", "gpt_tiny_dp4_cpu": "one matrix", "moe_tiny_cpu": "QK-norm",
     "quickstart": "one matrix", "qwen3_8b_serve_tp1": "`train:`", "qwen3_8b_serve_tp2": "`train:`",
+    "serve_tiny_cpu": "`train:`",
 }  # fmt: skip
 """Recipe -> words of the reason."""
 NO_WORD = ("expert_capacity_factor", "vocab_size", "vocab_multiple")
