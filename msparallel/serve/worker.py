@@ -107,8 +107,8 @@ def _engine(plan: Plan, rank: int) -> Engine | PagedEngine:
         return PagedEngine(plan, rank)
     if plan.hardware.target != "CPU":
         raise UserError(
-            f"{plan.recipe.path}\n  model.attention: plain serves on a processor only; its cache has one device's form. "
-            "On Ascend a server takes the fused kernels.\n  Try: model.attention=auto"
+            f"{plan.recipe.path}\n  model.attention: plain serves on a processor only; its cache has one device's "
+            "form. On Ascend a server takes the fused kernels.\n  Try: model.attention=auto"
         )
     from msparallel.serve.engine import Engine
 
