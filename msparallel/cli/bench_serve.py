@@ -75,6 +75,9 @@ def command(
 
     from tqdm import tqdm
 
+    from msparallel.serve.installed import check_installed
+
+    check_installed("bench-serve")
     from msparallel.serve.load import Load, arrivals, closed_loop, open_loop, summary
 
     if concurrency and rate:
@@ -160,10 +163,12 @@ def _with_model(load: Load, model: str | None) -> Load:
 
     import httpx
 
+    from msparallel.serve.load import is_here
+
     headers = {"Authorization": f"Bearer {load.api_key}"} if load.api_key else {}
     shown = f"{short(load.url)}/v1/models"
     try:
-        client = httpx.Client(headers=headers, timeout=_MODELS_S)
+        client = httpx.Client(headers=headers, timeout=_MODELS_S, trust_env=not is_here(load.url))
     except (ImportError, OSError, ValueError) as error:  # a proxy, or a file of certificates
         raise UserError(f"What the environment says of proxies and certificates cannot be used: {error}") from None
     try:

@@ -284,15 +284,15 @@ class Supervise(Section):
     restart_delay_s: NotNegative = 10.0
     """Seconds between the end of one attempt and the next. A driver needs about 10 to give devices back."""
     on_node_fault: Literal["exclude", "stop"] = "exclude"
-    """A node that is ill (alarm, temperature) or cannot be reached: exclude takes a spare host of hosts.txt in its place;
-    stop ends the run and leaves that to a person."""
+    """A node that is ill (alarm, temperature) or cannot be reached: exclude takes a spare host of hosts.txt in its
+    place; stop ends the run and leaves that to a person."""
     node_wait_s: NotNegative = 600.0
     """Without a spare: seconds in which a node that cannot be reached may come back. A server starts in less."""
     max_temperature_c: Positive | None = None
     """Temperature of a device at which its node counts as ill. Left out: what npu-smi calls healthy is healthy."""
     min_free_disk_gib: NotNegative = 1.0
-    """Less than this free under train.output_dir stops the run. A checkpoint is measured before it is written; this keeps
-    room for logs and for others on the disk."""
+    """Less than this free under train.output_dir stops the run. A checkpoint is measured before it is written; this
+    keeps room for logs and for others on the disk."""
 
 
 class Sections(Section):

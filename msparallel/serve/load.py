@@ -17,6 +17,7 @@ the request that it came for, with the reason.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import random
 import time
@@ -120,7 +121,17 @@ async def open_loop(load: Load, *, moments: Sequence[float], tell: Callable[[], 
 def _client(load: Load, connections: int) -> httpx.AsyncClient:
     headers = {"Authorization": f"Bearer {load.api_key}"} if load.api_key else {}
     limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
-    return httpx.AsyncClient(base_url=load.url, headers=headers, timeout=load.timeout_s, limits=limits)
+    return httpx.AsyncClient(base_url=load.url, headers=headers, timeout=load.timeout_s, limits=limits,
+                             trust_env=not is_here(load.url))  # fmt: skip
+
+
+def is_here(url: str) -> bool:
+    """Whether the server is on this machine, and a proxy would be measured instead of it."""
+    host = httpx.URL(url).host
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 async def _ask(client: httpx.AsyncClient, load: Load, number: int, began: float) -> Seen:

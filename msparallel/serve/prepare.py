@@ -9,7 +9,6 @@ serves what it trained.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import yaml
@@ -19,11 +18,10 @@ from msparallel.errors import UserError
 from msparallel.plan import Plan
 from msparallel.recipe.load import load_recipe
 from msparallel.recipe.recipe import Recipe
+from msparallel.serve.installed import check_installed
 from msparallel.serve.protocol import Loading
 from msparallel.serve.text_tokenizer import TextTokenizer
 from msparallel.weights.source import open_weights
-
-_EXTRA = {"serve": ("fastapi", "uvicorn", "jinja2"), "generate": ("jinja2",)}
 
 
 def prepare(plan: Plan, needs: str = "serve") -> TextTokenizer:
@@ -38,10 +36,7 @@ def prepare(plan: Plan, needs: str = "serve") -> TextTokenizer:
     if serve is None:
         raise UserError(f"{plan.recipe.path}\n  The recipe has no `serve` section: there is nothing to serve.\n"
                         "  Try: serve.weights=PATH, of a Hugging Face folder or of a training run")  # fmt: skip
-    missing = [name for name in _EXTRA[needs] if find_spec(name) is None]
-    if missing:
-        raise UserError(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed: "
-                        "`pip install 'msparallel[serve]'`.")  # fmt: skip
+    check_installed(needs)
     if plan.nodes > 1:
         raise UserError(f"{plan.recipe.path}\n  Serving runs on one machine, the recipe has {plan.nodes}.")
     folder = open_weights(serve.weights, plan.shape).tokenizer

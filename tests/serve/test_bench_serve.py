@@ -219,10 +219,16 @@ def test_a_picture_that_cannot_be_written_is_told_before_the_load(server, tmp_pa
     (tmp_path / "notes.png").write_text("mine")
     server.answer = None  # a load would not end
     code, told, _ = bench(url_of(server), "--plot", str(tmp_path / "notes.png"))
-    assert code == 1 and "another file is there" in told["error"]
+    assert code == 2 and "another file is there" in told["error"]
 
 
 @pytest.mark.parametrize("name, value", [("HTTP_PROXY", "bogus://me:s3cret@x"), ("SSL_CERT_FILE", "/nope")])
-def test_a_bad_proxy_or_certificate_of_the_environment_is_told(server, name, value):
-    code, told, stderr = bench(url_of(server), env={name: value})
+def test_a_bad_proxy_or_certificate_of_the_environment_is_told(name, value):
+    code, told, stderr = bench("http://192.0.2.1:8000", env={name: value})
     assert code == 2 and "environment" in told["error"] and "s3cret" not in told["error"] + stderr
+
+
+def test_a_server_of_this_machine_is_asked_without_a_proxy(server):
+    """Else the proxy's speed would be measured, or nothing."""
+    code, told, _ = bench(url_of(server), env={"HTTP_PROXY": "http://192.0.2.1:9"})
+    assert code == 0 and told["points"][0]["whole"] == told["points"][0]["requests"] > 0
