@@ -34,8 +34,8 @@ _QUIET_BEGINS = (b"[INFO]", b"[WARNING]", b"[EVENT]", b"[TRACE]", b"[DEBUG]")
 
 
 def loud_ones(lines: list[bytes]) -> list[int]:
-    """Numbers of lines that may be of level ERROR and above. Fast: most lines of most logs are quiet in one of two forms,
-    and only these are told apart.
+    """Numbers of lines that may be of level ERROR and above. Fast: most lines of most logs are quiet in one of two
+    forms, and only these are told apart.
 
     >>> loud_ones([b"2026-03-01 10:04:25,118 - mindformers[a.py:519] - INFO - { step:[  127/10000]", b"[INFO] x", b"y"])
     [2]

@@ -2,7 +2,8 @@
 
 In: bytes of log text. Out: seconds since 1970 as the writing machine's clock shows them, with no regard to time zones.
 The forms: `2025-03-10-09:40:12.444.000` (MindSpore, CANN), `2025-03-10 09:40:12,444` (Python's logging, ISO; Go's
-has slashes), `Aug  1 08:38:31` (syslog; it has no year, so it is compared only within its own kind).
+has slashes), `[Sun Mar 30 08:24:00 2025]` (dmesg -T), `Aug  1 08:38:31` (syslog; it has no year, so it is compared
+only within its own kind).
 
 >>> stamps(b"[ERROR] ME(1:2,MainProcess):2025-03-10-09:40:12.444.000 [a.py:1] x")
 [(28, 1741599612.444)]
@@ -16,12 +17,16 @@ from calendar import timegm
 
 _FULL = re.compile(rb"(20\d\d)[-/](\d\d)[-/](\d\d)[-T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{3})(?:\.?(\d{3}))?)?")
 _SYSLOG = re.compile(rb"^(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d{1,2}) (\d\d):(\d\d):(\d\d) ", re.M)
+_DMESG_T = re.compile(rb"^\[\w{3} (Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(\d{1,2}) (\d\d):(\d\d):(\d\d) "
+                      rb"(20\d\d)\]", re.M)  # fmt: skip
 _MONTHS = (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec")
 
 
 def stamps(text: bytes, year: int | None = None) -> list[tuple[int, float]]:
     """(place, seconds) of all stamps in `text`; syslog's only where `year` is given."""
     found = [(match.start(), _seconds(match)) for match in _FULL.finditer(text)]
+    if not found and year is not None:
+        found = [(match.start(), _syslog_seconds(match, int(match[6]))) for match in _DMESG_T.finditer(text)]
     if not found and year is not None:
         found = [(match.start(), _syslog_seconds(match, year)) for match in _SYSLOG.finditer(text)]
     return found

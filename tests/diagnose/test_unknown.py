@@ -168,6 +168,15 @@ def test_a_summary_gives_way_to_anything_in_its_file_also_below_it(tmp_path):
     assert first_of(tmp_path / "d", end).rule.id == "torch_npu_error"
 
 
+def test_dmesg_with_dates_is_put_in_order(tmp_path):
+    folder = logs.write_job(tmp_path, 2, 5, {1: logs.notify_timeout(1, 1900, "unknown")})
+    (folder / "dmesg.txt").write_text("[Sun Mar  1 10:00:30 2026] Out of memory: Killed process 5000 (python) x\n")
+    first, second = diagnose(folder).findings
+    assert (first.rule.id, second.rule.id) == ("host_out_of_memory", "notify_timeout")
+    assert second.explained_by == first.rule.id
+    assert first.to_json()["time"] == "2026-03-01 10:00:30"
+
+
 def test_a_guess_about_signals_is_no_signal(tmp_path):
     text = ("The actor is dead because its worker process has died. (1) The process is killed by SIGKILL. "
             "(3) The worker is crashed unexpectedly due to SIGSEGV or other unexpected errors.\n")  # fmt: skip
