@@ -23,7 +23,7 @@ from typing import Any, Literal, Protocol
 from msparallel.plan import Plan
 from msparallel.serve.answer_text import AnswerText, Piece
 from msparallel.serve.api_error import ApiError, refuse
-from msparallel.serve.buckets import CHUNK
+from msparallel.serve.buckets import buckets, paged_buckets
 from msparallel.serve.chat_prompt import ChatPrompt
 from msparallel.serve.chat_template import ChatTemplate, TemplateRefused
 from msparallel.serve.metrics import ServeMetrics
@@ -79,12 +79,15 @@ class Service:
     name: of the model. created_s: when the server began, in seconds of Unix time.
     state, loading: where it stands; how far the engine has come.
     failure: what ended the engine.
+    chunk: tokens of a prompt that the engine reads at once.
     """
 
     def __init__(self, plan: Plan, tokenizer: TextTokenizer):
         assert plan.recipe.serve is not None, "only recipes that serve are served"
         self.name, self.created_s = plan.recipe.name, int(time.time())
         self.settings = plan.recipe.serve
+        sizes = buckets if plan.hardware.target == "CPU" else paged_buckets
+        self.chunk = sizes(self.settings.max_concurrency, self.settings.max_length).chunks[-1]
         self.vocab_size = plan.shape.vocab_size
         self.tokenizer = tokenizer
         self.chat = ChatPrompt(tokenizer, ChatTemplate(tokenizer.template, tokenizer.named))
@@ -105,8 +108,8 @@ class Service:
         try:
             await engine.start(told)
             settings = self.settings
-            self.scheduler = Scheduler(engine, slots=settings.max_concurrency, length=settings.max_length, chunk=CHUNK,
-                                       most_waiting=settings.max_waiting)  # fmt: skip
+            self.scheduler = Scheduler(engine, slots=settings.max_concurrency, length=settings.max_length,
+                                       chunk=self.chunk, most_waiting=settings.max_waiting)  # fmt: skip
             self.scheduler.on_time = self.metrics.took
             if self.state == "starting":
                 self.state = "ready"

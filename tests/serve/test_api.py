@@ -558,3 +558,14 @@ def test_large_wrong_messages(server, messages):
 def test_many_problems_are_cut():
     problems = [{"type": "missing", "loc": ("body", f"key{number}"), "msg": ""} for number in range(50)]
     assert of_validation(problems).message.endswith("key4 is missing. 45 more.")
+
+
+@pytest.mark.parametrize(("recipe", "pieces"), [("serve_tiny_cpu", 128), ("qwen3_8b_serve_tp2", 512)])
+def test_prompts_are_read_in_the_engines_largest_pieces(recipe, pieces):
+    from msparallel.plan import resolve
+    from msparallel.recipe.load import load_recipe
+    from msparallel.serve.service import Service
+    from msparallel.serve.text_tokenizer import TextTokenizer
+
+    plan = resolve(load_recipe(recipe))
+    assert Service(plan, TextTokenizer.bytes(plan.shape.vocab_size)).chunk == pieces
