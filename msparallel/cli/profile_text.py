@@ -54,7 +54,8 @@ def _head(view: View, folder: str) -> list[str]:
     lines = [f"{folder}: {'; '.join(told)}"]
     if view.plan is not None:
         recipe = view.plan.recipe
-        lines.append(f"{' '.join([recipe.path, *recipe.overrides])}: {view.plan.mesh}")
+        # The path has a line of its own: behind it, what follows would break at another place for every folder.
+        lines += [recipe.path, f"  {' '.join([*recipe.overrides, str(view.plan.mesh)])}"]
     return [*lines, *view.notes]
 
 
