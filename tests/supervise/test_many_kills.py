@@ -14,7 +14,7 @@ from tiny_recipe import arguments, environment, output
 from msparallel.train.checkpoint import CheckpointStore
 
 pytestmark = [pytest.mark.msrun, pytest.mark.slow, pytest.mark.timeout(5400)]
-KILLS, STEPS, SEED = 20, 1000, 20
+KILLS, STEPS, SEED = 20, 4000, 20
 VICTIMS = ("rank 0", "rank 1", "scheduler", "msrun", "part", "agent")
 KINDS = ("worker_killed", "scheduler_killed", "agent_lost", "worker_failed", "start_failed")
 
