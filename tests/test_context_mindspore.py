@@ -1,6 +1,9 @@
 """MindSpore accepts every argument that `context_kwargs` gives it, and every `AutoParallel` call exists."""
 
 import inspect
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -36,12 +39,21 @@ def test_mindspore_takes_the_arguments(mindspore, name):
         assert got == kwargs[key], key
 
 
-def test_apply_writes_the_same_values(mindspore):
-    plan = resolve(load_recipe("gpt_tiny_dp2_cpu", ["parallel.data_parallel=1"]))
-    context.apply(plan)
-    assert mindspore.get_auto_parallel_context("parallel_mode") == "data_parallel"
-    assert mindspore.get_auto_parallel_context("device_num") == 1
-    assert mindspore.get_context("mode") == mindspore.GRAPH_MODE
+def test_apply_writes_the_same_values(repo):
+    """In a process of its own: a device cannot be set where kernels have run."""
+    script = (
+        "import mindspore\n"
+        "from msparallel import context\n"
+        "from msparallel.plan import resolve\n"
+        "from msparallel.recipe.load import load_recipe\n"
+        "context.apply(resolve(load_recipe('gpt_tiny_dp2_cpu', ['parallel.data_parallel=1'])))\n"
+        "assert mindspore.get_auto_parallel_context('parallel_mode') == 'data_parallel'\n"
+        "assert mindspore.get_auto_parallel_context('device_num') == 1\n"
+        "assert mindspore.get_context('mode') == mindspore.GRAPH_MODE\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(repo)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", NAMES)

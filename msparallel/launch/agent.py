@@ -258,10 +258,13 @@ class _Node:
 
     def _scheduler_failure(self) -> dict[str, Any]:
         log = self._logs / "scheduler.log"
-        try:
-            check_port(self._given.master_addr, self._given.master_port)
-        except PortTaken as taken:
-            return _failed(f"{taken}\n  Log: {log}", "port", None, RunError.exit_code, [])
+        # A port that somebody else has keeps ranks from starting. Once one has begun it was ours, and what still holds
+        # it is on its way out.
+        if all(beat.phase == "start" for beat in read_beats(self._logs, self._ranks)):
+            try:
+                check_port(self._given.master_addr, self._given.master_port)
+            except PortTaken as taken:
+                return _failed(f"{taken}\n  Log: {log}", "port", None, RunError.exit_code, [])
         text = (
             f"The scheduler process ({self._scheduler}) of node 0 is gone while its ranks were running.\n  Log: {log}"
         )

@@ -19,7 +19,7 @@ from tiny_recipe import arguments, environment, output, write_recipe
 from msparallel.launch.marked import MARK
 from msparallel.launch.status import Beat
 
-STEPS = 150
+STEPS = 600
 WAIT_S = 240.0
 QUICK = ("supervise.restart_delay_s=0.2", "supervise.hang_timeout_s=8.0")
 
