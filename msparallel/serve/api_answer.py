@@ -10,6 +10,7 @@ In: pieces of text with their tokens. Out: the documents of `chat.completion(.ch
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ def usage(answer: TextAnswer) -> Document:
     }
 
 
-class _Form:
+class _Form(ABC):
     """Args:
     tokens: to name tokens; None where no log probabilities are wanted.
     usage_at_end: whether a last event of a stream tells it.
@@ -46,8 +47,9 @@ class _Form:
         logprobs = None if self._tokens is None else self._logprobs(told, self._tokens)
         return {"index": 0, **body, "logprobs": logprobs, "finish_reason": reason}
 
+    @abstractmethod
     def _logprobs(self, told: Sequence[Told], tokens: TokenText) -> Document:
-        raise NotImplementedError
+        """Log probabilities of tokens, in the form's own layout."""
 
     def event(self, choice: Document) -> Document:
         """A choice as an event of a stream."""

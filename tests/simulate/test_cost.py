@@ -136,7 +136,7 @@ def test_which_links_a_group_crosses(machine, devices, ranks, links):
 
 
 def test_products_measured_on_a_910b2():
-    """TFLOP/s of square products in bfloat16 and float32: github.com/zzc0721/torch-performance-test-data issue 109."""
+    """TFLOP/s of square products in bfloat16 and float32: zzc0721/torch-performance-test-data#109."""
     measured = {
         "bfloat16": {1024: 99.86, 2048: 248.30, 4096: 315.36, 8192: 301.23, 10240: 300.94},
         "float32": {2048: 76.92, 4096: 84.53, 8192: 80.43, 10240: 79.69},
