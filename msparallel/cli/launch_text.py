@@ -18,8 +18,7 @@ from msparallel.launch.nodes_print import NodeLine
 from msparallel.launch.preflight_ask import Answer
 from msparallel.launch.preflight_rules import GIB, Checked
 from msparallel.plan import Plan
-from msparallel.train.log import perplexity
-from msparallel.train.run import RunResult, run_dir
+from msparallel.train.run import RunResult, evaluation_lines, run_dir
 
 LINE_S = 30.0
 """Between two lines of progress where stderr is no terminal."""
@@ -143,12 +142,7 @@ def closing_text(plan: Plan, result: RunResult, options: Sequence[str]) -> str:
     lines = []
     if result.finished_before:
         lines.append(f"{plan.recipe.name} was already trained to step {result.resumed_from}; nothing was done.")
-    if result.eval_losses:
-        first, last = result.eval_losses[0], result.eval_losses[-1]
-        lines.append(
-            f"Evaluation loss {first['loss']:.3f} (step {first['step']}) -> {last['loss']:.3f} (step {last['step']}), "
-            f"perplexity {perplexity(first['loss']):,.0f} -> {perplexity(last['loss']):,.0f}"
-        )
+    lines += evaluation_lines(result)
     if result.tokens_per_s:
         devices = f"{result.world_size} device{'s' * (result.world_size > 1)}"
         nodes = f"{plan.nodes} node{'s' * (plan.nodes > 1)}"

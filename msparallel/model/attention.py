@@ -103,16 +103,14 @@ class FlashAttention(nn.Cell):
         self.merge.shard((rows,))
 
 
-class Attention(nn.Cell):
-    """x [T, H] -> [T, H]: project, rotate, attend, project back."""
+class HeadProjections(nn.Cell):
+    """What attention has around its core: x [T, H] -> queries, keys and values by head, normed and turned; and back.
 
-    def __init__(
-        self,
-        shape: ModelShape,
-        parallel: OpParallelConfig,
-        compute_dtype: ms.Type,
-        attention: Literal["plain", "flash"],
-    ) -> None:
+    Args:
+        fused: use Ascend's kernels for the norms.
+    """
+
+    def __init__(self, shape: ModelShape, parallel: OpParallelConfig, compute_dtype: ms.Type, *, fused: bool) -> None:
         super().__init__()
         h, d, bias = shape.hidden_size, shape.head_dim, shape.attention_bias
         self.heads, self.kv_heads, self.head_dim = shape.num_heads, shape.num_kv_heads, d
@@ -123,18 +121,14 @@ class Attention(nn.Cell):
         self.has_qk_norm, self.has_rotary = shape.qk_norm, shape.position == "rope"
         if self.has_qk_norm:
             heads = (parallel.data_parallel, parallel.context_parallel, parallel.model_parallel, 1)
-            strategy, fused = heads if parallel.sharded else None, attention == "flash"
+            strategy = heads if parallel.sharded else None
             self.q_norm = RMSNorm(d, shape.norm_eps, strategy, fused=fused)
             self.k_norm = RMSNorm(d, shape.norm_eps, strategy, fused=fused)
         if self.has_rotary:
             self.rotate = Rotate(parallel)
-        self.core = (FlashAttention if attention == "flash" else PlainAttention)(shape, parallel)
-        if parallel.recompute == "selective":
-            self.core.recompute()
 
-    def construct(self, x, mask, *rotary):
-        tokens, seq = x.shape[0], mask.shape[-1]
-        batch = tokens // seq
+    def by_head(self, x, batch, seq, rotary):
+        """[T, H] -> queries [B, S, N, D], keys and values [B, S, KV, D]; for use inside a construct."""
         query = ops.reshape(self.q_proj(x), (batch, seq, self.heads, self.head_dim))
         key = ops.reshape(self.k_proj(x), (batch, seq, self.kv_heads, self.head_dim))
         value = ops.reshape(self.v_proj(x), (batch, seq, self.kv_heads, self.head_dim))
@@ -142,5 +136,26 @@ class Attention(nn.Cell):
             query, key = self.q_norm(query), self.k_norm(key)
         if self.has_rotary:
             query, key = self.rotate(query, *rotary), self.rotate(key, *rotary)
+        return query, key, value
+
+
+class Attention(HeadProjections):
+    """x [T, H] -> [T, H]: project, rotate, attend, project back."""
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        parallel: OpParallelConfig,
+        compute_dtype: ms.Type,
+        attention: Literal["plain", "flash"],
+    ) -> None:
+        super().__init__(shape, parallel, compute_dtype, fused=attention == "flash")
+        self.core = (FlashAttention if attention == "flash" else PlainAttention)(shape, parallel)
+        if parallel.recompute == "selective":
+            self.core.recompute()
+
+    def construct(self, x, mask, *rotary):
+        tokens, seq = x.shape[0], mask.shape[-1]
+        query, key, value = self.by_head(x, tokens // seq, seq, rotary)
         mixed = self.core(query, key, value, mask)
         return self.o_proj(ops.reshape(mixed, (tokens, self.heads * self.head_dim)))

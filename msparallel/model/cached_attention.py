@@ -25,10 +25,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import initializer
 
+from msparallel.model.attention import HeadProjections
 from msparallel.model.attention_mask import HIDDEN
-from msparallel.model.linear import Linear
-from msparallel.model.norm import RMSNorm
-from msparallel.model.rotary import Rotate
 from msparallel.model.shape import ModelShape
 from msparallel.parallel_config import OpParallelConfig
 
@@ -105,7 +103,7 @@ class FlatCore(nn.Cell):
         return ops.transpose(x, (0, 2, 1, 3))
 
 
-class CachedAttention(nn.Cell):
+class CachedAttention(HeadProjections):
     """x [T, H] -> [T, H]: project, rotate, remember and attend, project back.
 
     Args:
@@ -116,32 +114,13 @@ class CachedAttention(nn.Cell):
     def __init__(
         self, shape: ModelShape, parallel: OpParallelConfig, compute_dtype: ms.Type, core: nn.Cell, *, fused: bool
     ) -> None:
-        super().__init__()
-        h, d, bias = shape.hidden_size, shape.head_dim, shape.attention_bias
-        self.heads, self.kv_heads, self.head_dim = shape.num_heads, shape.num_kv_heads, d
-        self.q_proj = Linear(h, shape.num_heads * d, parallel, compute_dtype, cut="column", bias=bias)
-        self.k_proj = Linear(h, shape.num_kv_heads * d, parallel, compute_dtype, cut="column", bias=bias)
-        self.v_proj = Linear(h, shape.num_kv_heads * d, parallel, compute_dtype, cut="column", bias=bias)
-        self.o_proj = Linear(shape.num_heads * d, h, parallel, compute_dtype, cut="row", bias=shape.output_bias)
-        self.has_qk_norm, self.has_rotary = shape.qk_norm, shape.position == "rope"
-        if self.has_qk_norm:
-            strategy = (1, 1, parallel.model_parallel, 1) if parallel.sharded else None
-            self.q_norm = RMSNorm(d, shape.norm_eps, strategy, fused=fused)
-            self.k_norm = RMSNorm(d, shape.norm_eps, strategy, fused=fused)
-        if self.has_rotary:
-            self.rotate = Rotate(parallel)
+        super().__init__(shape, parallel, compute_dtype, fused=fused)
         self.core = core
         self.is_paged = fused
 
     def construct(self, x, rows, places, *rotary):
         new, d = x.shape[0] // rows, self.head_dim
-        query = ops.reshape(self.q_proj(x), (rows, new, self.heads, d))
-        key = ops.reshape(self.k_proj(x), (rows, new, self.kv_heads, d))
-        value = ops.reshape(self.v_proj(x), (rows, new, self.kv_heads, d))
-        if self.has_qk_norm:
-            query, key = self.q_norm(query), self.k_norm(key)
-        if self.has_rotary:
-            query, key = self.rotate(query, *rotary), self.rotate(key, *rotary)
+        query, key, value = self.by_head(x, rows, new, rotary)
         if self.is_paged:
             query = ops.reshape(query, (rows, new, self.heads * d))
             key = ops.reshape(key, (rows, new, self.kv_heads * d))

@@ -9,10 +9,8 @@ overflow flag by none, which float32 does not need.
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from msparallel.compile.request import FAILURE_FILE, STAGE_FILE, Request, write_json
+from msparallel.compile.request import Request, write_json
 from msparallel.errors import UserError
+from msparallel.simulate.alone import Says, run_alone
 from msparallel.simulate.mindformers_data import Drawing, draw, micro_batch_means
 from msparallel.simulate.truth import FINAL, GRADIENTS, INITIAL, LOSSES_FILE, STATE
 
@@ -50,26 +49,8 @@ class SingleRequest:
     micro_batches: int
 
 
-def main(path: str) -> int:
-    """Exit code of this process."""
-    request = SingleRequest(**json.loads(Path(path).read_text(encoding="utf-8")))
-    folder = Path(path).resolve().parent
-    try:
-        train_alone(request, folder)
-    except Exception as error:  # told to who asked; MindSpore and MindFormers raise many kinds
-        traceback.print_exc()
-        code = error.exit_code if isinstance(error, UserError) else None
-        write_json(folder / FAILURE_FILE, {"type": type(error).__name__, "text": str(error), "exit_code": code})
-        return 1
-    return 0
-
-
-def train_alone(request: SingleRequest, folder: Path) -> None:
+def train_alone(request: SingleRequest, folder: Path, says: Says) -> None:
     """Train every step and write what came out; then a step with uneven rows, averaged in two ways."""
-
-    def says(stage: str) -> None:
-        (folder / STAGE_FILE).write_text(stage, encoding="utf-8")
-
     says("importing MindSpore")
     import mindspore as ms
 
@@ -211,4 +192,4 @@ def _replace_what_no_processor_has() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(run_alone(sys.argv[1], SingleRequest, train_alone))

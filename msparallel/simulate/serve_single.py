@@ -7,17 +7,14 @@ engine for a processor, with plain attention in float32, which equals Hugging Fa
 
 from __future__ import annotations
 
-import json
 import sys
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from msparallel.compile.request import FAILURE_FILE, STAGE_FILE, write_json
-from msparallel.errors import UserError
+from msparallel.simulate.alone import Says, run_alone
 from msparallel.simulate.requests import Answer, answered
 
 ANSWERS = "answers.npz"
@@ -40,26 +37,8 @@ class ServeRequest:
     prompts: list[list[int]]
 
 
-def main(path: str) -> int:
-    """Exit code of this process."""
-    request = ServeRequest(**json.loads(Path(path).read_text(encoding="utf-8")))
-    folder = Path(path).parent
-    try:
-        serve_alone(request, folder)
-    except Exception as error:  # told to who asked; MindSpore raises many kinds
-        traceback.print_exc()
-        code = error.exit_code if isinstance(error, UserError) else None
-        write_json(folder / FAILURE_FILE, {"type": type(error).__name__, "text": str(error), "exit_code": code})
-        return 1
-    return 0
-
-
-def serve_alone(request: ServeRequest, folder: Path) -> None:
+def serve_alone(request: ServeRequest, folder: Path, says: Says) -> None:
     """Answer every request and write what came out."""
-
-    def says(stage: str) -> None:
-        (folder / STAGE_FILE).write_text(stage, encoding="utf-8")
-
     says("importing MindSpore")
     import mindspore as ms
 
@@ -89,4 +68,4 @@ def read_answers(folder: Path, prompts: list[list[int]]) -> list[Answer]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(run_alone(sys.argv[1], ServeRequest, serve_alone))

@@ -7,15 +7,13 @@ this machine's processor: the truth that the virtual cluster is measured against
 
 from __future__ import annotations
 
-import json
 import sys
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msparallel.compile.request import FAILURE_FILE, STAGE_FILE, write_json
-from msparallel.errors import UserError
+from msparallel.compile.request import write_json
+from msparallel.simulate.alone import Says, run_alone
 from msparallel.simulate.truth import FINAL, GRADIENTS, INITIAL, LOSSES_FILE
 
 
@@ -31,26 +29,8 @@ class SingleRequest:
     random_tokens: bool
 
 
-def main(path: str) -> int:
-    """Exit code of this process."""
-    request = SingleRequest(**json.loads(Path(path).read_text(encoding="utf-8")))
-    folder = Path(path).parent
-    try:
-        train_alone(request, folder)
-    except Exception as error:  # told to who asked; MindSpore raises many kinds
-        traceback.print_exc()
-        code = error.exit_code if isinstance(error, UserError) else None
-        write_json(folder / FAILURE_FILE, {"type": type(error).__name__, "text": str(error), "exit_code": code})
-        return 1
-    return 0
-
-
-def train_alone(request: SingleRequest, folder: Path) -> None:
+def train_alone(request: SingleRequest, folder: Path, says: Says) -> None:
     """Train every step of the recipe and write what came out."""
-
-    def says(stage: str) -> None:
-        (folder / STAGE_FILE).write_text(stage, encoding="utf-8")
-
     says("importing MindSpore")
     from mindspore import Tensor
     from safetensors.numpy import save_file
@@ -88,4 +68,4 @@ def train_alone(request: SingleRequest, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(run_alone(sys.argv[1], SingleRequest, train_alone))

@@ -195,6 +195,17 @@ def run_recipe(plan: Plan, rank: int = 0, beat: Callable[..., None] = no_beat) -
     return Training(plan, rank, prepared, beat).run()
 
 
+def evaluation_lines(result: RunResult) -> list[str]:
+    """How far the evaluation loss came; no line without evaluations."""
+    if not result.eval_losses:
+        return []
+    first, last = result.eval_losses[0], result.eval_losses[-1]
+    return [
+        f"Evaluation loss {first['loss']:.3f} (step {first['step']}) -> {last['loss']:.3f} (step {last['step']}), "
+        f"perplexity {perplexity(first['loss']):,.0f} -> {perplexity(last['loss']):,.0f}"
+    ]
+
+
 def closing_text(plan: Plan, result: RunResult) -> str:
     """What a person reads at the end: what came out, where it is, what to try next."""
     train = plan.recipe.train
@@ -213,12 +224,7 @@ def closing_text(plan: Plan, result: RunResult) -> str:
         lines.append(f"{plan.recipe.name} was already trained to step {result.resumed_from}; nothing was done.")
     if result.sample:
         lines += ["Sample:", *(f"  | {line}" for line in result.sample.splitlines()), ""]
-    if result.eval_losses:
-        first, last = result.eval_losses[0], result.eval_losses[-1]
-        lines.append(
-            f"Evaluation loss {first['loss']:.3f} (step {first['step']}) -> {last['loss']:.3f} (step {last['step']}), "
-            f"perplexity {perplexity(first['loss']):,.0f} -> {perplexity(last['loss']):,.0f}"
-        )
+    lines += evaluation_lines(result)
     if result.tokens_per_s:
         lines.append(
             f"Speed           {result.tokens_per_s:,.0f} tokens/s on {result.world_size} "

@@ -32,14 +32,6 @@ def page(tmp_path):
     return path.as_uri()
 
 
-@pytest.fixture
-def browser(tmp_path):
-    with Browser(tmp_path) as running:
-        yield running
-        assert running.console() == []
-        assert [address for address in running.requests() if not address.startswith("file:")] == []
-
-
 def name(text: str) -> str:
     return f"//button[@class='parameter'][normalize-space(.)='{text}']"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from report.browser import Browser, missing
+from report.browser import missing
 from report.test_plan_page import planned
 
 from msparallel.report.page import PLAN, write_page
@@ -14,15 +14,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(missing()), reason=mi
 CLICK = "document.querySelector(`circle[data-plan='${arguments[0]}']`).dispatchEvent(new MouseEvent('click'))"
 TEXT = "return document.getElementById(arguments[0]).textContent"
 COUNT = "return document.querySelectorAll(arguments[0]).length"
-
-
-@pytest.fixture
-def browser(tmp_path):
-    with Browser(tmp_path) as running:
-        running.size(1400, 1000)
-        yield running
-        assert running.console() == []
-        assert [address for address in running.requests() if not address.startswith("file:")] == []
 
 
 def test_a_point_shows_its_strategy(browser, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from profiling.made_cluster import EXAMPLE, Cluster
-from report.browser import Browser, missing
+from report.browser import missing
 
 from msparallel.profiling.profile import profile
 from msparallel.profiling.recipe_changes import Recipes
@@ -15,15 +15,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(missing()), reason=mi
 TEXT = "return document.getElementById(arguments[0]).textContent"
 COUNT = "return document.querySelectorAll(arguments[0]).length"
 RANKS = "return [...document.querySelectorAll('.rank-row')].map((row) => Number(row.dataset.rank))"
-
-
-@pytest.fixture
-def browser(tmp_path):
-    with Browser(tmp_path) as running:
-        running.size(1400, 1000)
-        yield running
-        assert running.console() == []
-        assert [address for address in running.requests() if not address.startswith("file:")] == []
 
 
 def opened(browser, tmp_path, found) -> dict:

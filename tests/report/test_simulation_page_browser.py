@@ -44,15 +44,6 @@ COLORS = ("59 125 196", "217 128 50", "47 156 130")
 """--c0, --c1 and --c2 of the light page."""
 
 
-@pytest.fixture
-def browser(tmp_path):
-    with Browser(tmp_path) as running:
-        running.size(1400, 1000)
-        yield running
-        assert running.console() == []
-        assert [address for address in running.requests() if not address.startswith("file:")] == []
-
-
 def open_page(browser, tmp_path, document) -> None:
     path = tmp_path / "report.html"
     write_page(str(path), SIMULATION, document)
