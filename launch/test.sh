@@ -12,6 +12,6 @@ if [ "$#" -gt 0 ]; then
     exec "$venv/bin/python" -m pytest "$@"
 fi
 status=0
-"$venv/bin/python" -m pytest -n auto -m "pure and not slow" || status=$?
+"$venv/bin/python" -m pytest -n auto --dist loadfile -m "pure and not slow" || status=$?
 "$venv/bin/python" -m pytest -m "not pure and not slow" || status=$?
 exit "$status"

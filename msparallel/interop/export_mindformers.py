@@ -334,16 +334,18 @@ def _text(plan: Plan, document: dict[str, Any], left: tuple[NotExported, ...]) -
     recipe = plan.recipe
     path = recipe.path if recipe.path.isprintable() else ascii(recipe.path)
     called = " ".join([path, *(text if text.isprintable() else ascii(text) for text in recipe.overrides)])
-    head = [f"From {called}, for MindFormers {VERSION}: {plan.world_size} devices on {plan.nodes} "
-            f"node{'s' * (plan.nodes > 1)} ({plan.mesh})."]  # fmt: skip
-    head.append(f"Write your data set into data_path, which holds {DATA_PATH} twice.")
+    # A line as long as it is: broken, lines below would count differently for every folder.
+    source = (f"From {called}, for MindFormers {VERSION}: {plan.world_size} devices on {plan.nodes} "
+              f"node{'s' * (plan.nodes > 1)} ({plan.mesh}).")  # fmt: skip
+    head = [f"Write your data set into data_path, which holds {DATA_PATH} twice."]
     head.append("Documents that share a sequence see each other (reset_attention_mask); in msparallel they do not.")
     if left:
         head.append("Not in this file, because MindFormers has no word for it:")
     for reason in dict.fromkeys(item.reason for item in left):
         items = ", ".join(f"{item.key} {_plain(item.value)}" for item in left if item.reason == reason)
         head.append(f"  {items}: {reason}")
-    lines = [f"# {line}" for text in head for line in textwrap.wrap(text, 116, subsequent_indent="    ")]
+    lines = [f"# {source}"]
+    lines += [f"# {line}" for text in head for line in textwrap.wrap(text, 116, subsequent_indent="    ")]
     body = yaml.dump(document, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
     return "\n".join(lines) + "\n\n" + body
 

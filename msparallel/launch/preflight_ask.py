@@ -76,7 +76,8 @@ class Asking:
 class Answer:
     """Attributes:
     facts: None where there is no answer; `failure` says why and what to do.
-    clock_s: the node's clock minus this machine's.
+    clock_s: the node's clock minus this machine's, by no more than is sure: 0 where the node's time lies between the
+        question and the answer.
     """
 
     host: Host
@@ -127,7 +128,7 @@ class _Asked:
         self._host, self._request = host, request
         command = asking.command(host, "msparallel.launch.preflight", request.to_json())
         self._process: subprocess.Popen[bytes] | None = None
-        self._failure = ""
+        self._failure, self._asked_s = "", time.time()
         try:
             self._process = subprocess.Popen(
                 command,
@@ -175,8 +176,17 @@ class _Asked:
             node_rank=self._request.node_rank,
             facts=facts,
             failure=failure,
-            clock_s=facts.time - came if facts else 0.0,
+            clock_s=_beyond(facts.time, self._asked_s, came) if facts else 0.0,
         )
+
+
+def _beyond(moment: float, first: float, last: float) -> float:
+    """How far a moment lies outside of a span; a busy node may write its answer long before it is read.
+
+    >>> _beyond(5.0, 1.0, 9.0), _beyond(0.0, 1.0, 9.0), _beyond(11.0, 1.0, 9.0)
+    (0.0, -1.0, 2.0)
+    """
+    return moment - min(max(moment, first), last)
 
 
 def _read(process: subprocess.Popen[bytes], seconds: float) -> tuple[Any, str]:

@@ -91,7 +91,7 @@ def test_two_nodes_are_ready_and_nothing_stays(job):
     done = job.check()
     assert done.returncode == 0, done.stderr
     assert done.stdout == "Ready: 2 nodes, nothing was started.\n"
-    head, _, first, second, *_ = done.stderr.splitlines()  # a busy machine answers late: a note about its clock
+    head, _, first, second = done.stderr.splitlines()
     assert head == "Pre-flight of 2 nodes, master 198.51.100.1:8118"
     assert re.match(r"  node0  node0  3\.\d+\.\d+ +2\..* written +listens +\d+ cores", first)
     assert re.match(r"  node1  node1  3\.\d+\.\d+ +2\..* same +connects +\d+ cores", second)
@@ -167,7 +167,8 @@ def test_nodes_that_do_not_answer_say_why(job):
         (["--python", job.python("exit 3")], "ended with code 3 and without a word"),
         (["--python", job.python("yes | head -c 9000000")], "more than 262,144 bytes and no answer"),
         (["--python", job.python("""echo '{"format": 9, "msparallel": "7.0"}'; exit 0""")], "msparallel 7.0"),
-        (["--python", job.python("export PYTHONPATH=/nowhere")], "msparallel is not installed for that Python"),
+        (["--python", job.python(f'exec env PYTHONPATH=/nowhere {sys.executable} -S "$@"')],
+         "msparallel is not installed for that Python"),
     ):
         found = job.problems(*words)
         assert [(node, rule) for node, rule, _ in found] == [("node0", "reach"), ("node1", "reach")], found

@@ -259,3 +259,11 @@ def test_any_answer_and_request_is_taken_or_refused(changes, wrong, text):
 @settings(max_examples=2000, deadline=None)
 def test_any_answer_and_request_is_taken_or_refused_2000(changes, wrong, text):
     fuzz(changes, wrong, text)
+
+
+@pytest.mark.parametrize(("moment", "clock_s"), [(100.0, 0.0), (103.5, 0.0), (110.0, 0.0), (97.0, -3.0), (170.0, 60.0)])
+def test_a_clock_is_off_only_where_no_delay_explains_it(moment, clock_s):
+    """Asked at 100, read at 110: a time between may have been written at any moment between."""
+    from msparallel.launch.preflight_ask import _beyond
+
+    assert _beyond(moment, 100.0, 110.0) == clock_s

@@ -500,10 +500,12 @@ def test_a_reader_that_reads_nothing_at_all_is_left(monkeypatch):
 
 
 def test_metrics_add_up(server):
+    for prompt in ("a", "b", "c"):
+        assert post(server, "completions", {"model": MODEL, "prompt": prompt}).status_code == 200
     text = httpx.get(server.address + "/metrics").text
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line and not line.startswith("#"))
     counts = server.service.scheduler.counts
-    assert float(values['msparallel_serve_requests_total{end="finished"}']) == counts.finished > 10
+    assert float(values['msparallel_serve_requests_total{end="finished"}']) == counts.finished >= 3
     assert float(values["msparallel_serve_time_to_first_token_seconds_count"]) == counts.finished
     assert float(values["msparallel_serve_request_seconds_count"]) == counts.finished
     answers = float(values['msparallel_serve_tokens_total{kind="answer"}'])
