@@ -66,7 +66,7 @@ class Job:
             arguments(*command, *words),
             capture_output=True,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(self.package)},
+            env={**os.environ, "PYTHONPATH": str(self.package), "COLUMNS": "200"},  # versions differ in length
             cwd=self.folder,
             timeout=120,
         )
