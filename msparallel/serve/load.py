@@ -6,9 +6,9 @@ it was sent, when its first and every further piece came, how it ended; percenti
 >>> arrivals(rate=2.0, duration_s=1000.0, seed=1)[:2]  # doctest: +SKIP
 [0.54, 0.71]
 
-Closed loop: so many clients, each sends its next request when it has its answer, so the server sets the pace. Open
-loop: requests come at random moments (Poisson) whatever the server does, as from many people; only this shows what a
-server does when it is too slow.
+Closed loop: so many clients, each sends its next request when it has its answer, so the server sets the pace; who is
+refused comes again when the server's Retry-After says. Open loop: requests come at random moments (Poisson) whatever
+the server does, as from many people; only this shows what a server does when it is too slow.
 
 What a server sends is not trusted: a line, an answer and its time are bounded, and what is no piece of an answer fails
 the request that it came for, with the reason.
@@ -33,6 +33,8 @@ from msparallel.errors import printable, short
 MOST_LINE_BYTES = 1 << 20
 MOST_ANSWER_BYTES = 64 << 20
 MOST_TOKENS = 10**9
+MOST_RETRY_S = 60.0
+"""A client of a closed loop comes again after this, whatever Retry-After says."""
 
 WORDS = ("river", "stone", "light", "seven", "machine", "paper", "under", "green", "window", "circle", "north",
          "answer")  # fmt: skip
@@ -64,12 +66,14 @@ class Seen:
         pieces_s: when each piece of the answer came.
         status: HTTP status, 0 where there was none.
         error: of a request that has no whole answer.
+        retry_after_s: of a refusal.
         prompt_tokens, answer_tokens: by the server's usage.
     """
 
     sent_s: float
     status: int = 0
     error: str = ""
+    retry_after_s: float = 0.0
     pieces_s: list[float] = field(default_factory=list)
     done_s: float | None = None
     prompt_tokens: int = 0
@@ -95,12 +99,14 @@ async def closed_loop(
     left, seen, began = list(range(requests)), [], time.perf_counter()
     async with _client(load, clients) as client:
 
-        async def one() -> None:
+        async def ask_on() -> None:
             while left:
-                seen.append(await _ask(client, load, left.pop(0), began))
+                seen.append(one := await _ask(client, load, left.pop(0), began))
                 tell()
+                if left:
+                    await asyncio.sleep(one.retry_after_s)
 
-        await asyncio.gather(*(one() for _ in range(clients)))
+        await asyncio.gather(*(ask_on() for _ in range(clients)))
     return seen
 
 
@@ -159,6 +165,8 @@ async def _read(client: httpx.AsyncClient, body: dict[str, Any], seen: Seen, beg
         seen.status = answer.status_code
         if answer.status_code != 200:
             seen.error = f"HTTP {answer.status_code}"
+            if answer.status_code == 429:
+                seen.retry_after_s = _retry_after_s(answer.headers.get("retry-after", ""))
         async for line in _lines(answer):  # to the end in any case, so that the connection can be used again
             if seen.error:
                 continue
@@ -166,6 +174,15 @@ async def _read(client: httpx.AsyncClient, body: dict[str, Any], seen: Seen, beg
                 seen.done_s = time.perf_counter() - began
             elif line.startswith(b"data: "):
                 _piece(seen, json.loads(line[6:].decode("utf-8")), time.perf_counter() - began)
+
+
+def _retry_after_s(value: str) -> float:
+    """The header's seconds; a second where it is a date or nothing.
+
+    >>> _retry_after_s("3"), _retry_after_s("1e9"), _retry_after_s("Fri, 31 Dec 1999 23:59:59 GMT")
+    (3.0, 1.0, 1.0)
+    """
+    return min(float(value), MOST_RETRY_S) if value.isascii() and value.isdecimal() and len(value) < 10 else 1.0
 
 
 async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:

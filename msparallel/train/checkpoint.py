@@ -268,31 +268,6 @@ class CheckpointStore:
         )
 
 
-def export_safetensors(checkpoint: Checkpoint, target: Path) -> Path:
-    """Write the weights under Hugging Face's names, without the vocabulary's padding, as one file.
-
-    Raises:
-        UserError: ranks hold slices of the weights.
-        RunError: the file cannot be written.
-    """
-    if checkpoint.ranks:
-        raise UserError(f"{checkpoint.path}\n  {checkpoint.ranks} ranks hold slices of the weights. Merge them first.")
-    rows, weights = checkpoint.state["vocab_size"], checkpoint.arrays("model")
-    for name in ("model.embed_tokens.weight", "lm_head.weight"):
-        if name in weights:
-            weights[name] = np.ascontiguousarray(weights[name][:rows])
-    partial = target.with_name(f"{target.name}.partial")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        save_file(weights, partial, metadata={"format": "pt"})
-        _sync(partial)
-        partial.replace(target)
-    except (OSError, SafetensorError) as error:
-        partial.unlink(missing_ok=True)
-        raise _cannot_write(target.parent, sum(array.nbytes for array in weights.values()), error) from error
-    return target
-
-
 def _check_hashes(folder: Path, head: Mapping[str, Any]) -> None:
     described = _read_json(folder / "slices.json") if head["ranks"] else head
     _check_files(folder, described, hashes=False)

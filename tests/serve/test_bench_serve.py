@@ -65,6 +65,8 @@ class _Handler(BaseHTTPRequestHandler):
         """None: a byte now and then, without end."""
         self.send_response(self.server.status)
         self.send_header("Content-Length", str(len(body) if body is not None else 10**9))
+        if self.server.retry_after is not None:
+            self.send_header("Retry-After", self.server.retry_after)
         self.end_headers()
         try:
             if body is not None:
@@ -80,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
 def server() -> Iterator[ThreadingHTTPServer]:
     class Server(ThreadingHTTPServer):
         daemon_threads = True
-        models, answer, status = MODELS, GOOD, 200
+        models, answer, status, retry_after = MODELS, GOOD, 200, None
 
     with Server(("127.0.0.1", 0), _Handler) as served:
         threading.Thread(target=served.serve_forever, daemon=True).start()
@@ -123,6 +125,23 @@ def test_of_a_refusal_only_a_bounded_part_is_read(server, monkeypatch):
     assert "for one answer" in ask(server).error
     server.status, server.answer = 429, b"{}"
     assert ask(server).error == "HTTP 429"
+
+
+@pytest.mark.parametrize(
+    ("header", "waits"), [("3", 3.0), ("0", 0.0), ("86400", 60.0), ("1e9", 1.0), ("-5", 1.0), ("", 1.0), (None, 1.0),
+                          ("Fri, 31 Dec 1999 23:59:59 GMT", 1.0), ("9" * 5000, 1.0)]
+)  # fmt: skip
+def test_who_is_refused_comes_again_when_the_server_says(server, monkeypatch, header, waits):
+    server.status, server.answer, server.retry_after = 429, b"{}", header
+    slept, sleep = [], asyncio.sleep
+
+    async def record(seconds: float) -> None:
+        slept.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(load_module.asyncio, "sleep", record)
+    seen = asyncio.run(closed_loop(Load(url=url_of(server), model="m"), clients=1, requests=3))
+    assert [one.status for one in seen] == [429] * 3 and slept == [waits] * 2  # not after the last
 
 
 KEYS = ("choices", "text", "usage", "prompt_tokens", "completion_tokens", "error")

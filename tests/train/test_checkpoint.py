@@ -16,7 +16,7 @@ import pytest
 from msparallel.errors import RunError, UserError
 from msparallel.slice import Slice
 from msparallel.train import checkpoint as module
-from msparallel.train.checkpoint import CheckpointStore, export_safetensors
+from msparallel.train.checkpoint import CheckpointStore
 
 pytestmark = pytest.mark.pure
 
@@ -322,8 +322,6 @@ def test_ranks_write_their_slices_and_a_public_map(tmp_path):
         np.testing.assert_array_equal(
             found.arrays("model")["w"], np.arange(3, 19).reshape(8, 2)[2 * rank : 2 * rank + 2]
         )
-    with pytest.raises(UserError, match="4 ranks hold slices"):
-        export_safetensors(found, tmp_path / "out.safetensors")
 
 
 def test_all_ranks_fall_back_when_one_slice_is_short(tmp_path):
@@ -344,14 +342,3 @@ def test_a_slice_of_any_rank_that_is_damaged_sets_its_checkpoint_aside(tmp_path)
     [(aside, why)] = checkpoints.set_damaged_aside()
     assert aside.name == "step_000002.damaged1" and "rank_0001/model.safetensors" in why
     assert [store(tmp_path, rank=rank, ranks=2)[0].newest().step for rank in range(2)] == [1, 1]
-
-
-def test_export_strips_the_padding_of_the_vocabulary(tmp_path):
-    from safetensors.numpy import load_file
-
-    checkpoints, _ = store(tmp_path / "checkpoints")
-    checkpoints.write(1, kinds(1), {"vocab_size": 37})
-    path = export_safetensors(checkpoints.newest(), tmp_path / "exported" / "model.safetensors")
-    exported = load_file(path)
-    assert exported["model.embed_tokens.weight"].shape == (37, 8) and exported["norm"].shape == (8,)
-    assert [p.name for p in path.parent.iterdir()] == ["model.safetensors"]
