@@ -7,6 +7,7 @@ scheduled by Volcano, which puts pods without a job into a group of their own an
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from msparallel.plan import Plan
@@ -14,6 +15,9 @@ from msparallel.schedule.jobs import metadata, recipe_map
 from msparallel.schedule.pod import in_pod, labels, template, words
 from msparallel.schedule.request import Request
 from msparallel.schedule.yaml_text import Noted
+
+ENDS_S = 30
+"""Of a server after serve.drain_s: answers are told that it ends, the engine gives its devices back."""
 
 
 def inference_documents(plan: Plan, request: Request, recipe_text: str) -> list[Any]:
@@ -38,7 +42,28 @@ def inference_documents(plan: Plan, request: Request, recipe_text: str) -> list[
             "volcano.sh/preemptable": Noted("true", "a job that is entitled to the devices may have them"),
         },
         ports=[{"name": "http", "containerPort": port}],
-        probe={"tcpSocket": {"port": "http"}, "periodSeconds": 5},
+        probes={
+            "readinessProbe": Noted(
+                {"httpGet": {"path": "/readyz", "port": "http"}, "periodSeconds": 5},
+                "the port is open while weights are loaded and graphs compiled, without taking requests",
+            ),
+            "livenessProbe": Noted(
+                {"httpGet": {"path": "/healthz", "port": "http"}, "periodSeconds": 10, "timeoutSeconds": 5},
+                "also 200 while it loads; 503 where the engine has ended, and a restart is the remedy",
+            ),
+        },
+        grace_s=math.ceil(recipe.serve.drain_s) + ENDS_S,
+        environment=[
+            {
+                "name": "MSPARALLEL_API_KEYS",
+                "valueFrom": {
+                    "secretKeyRef": Noted(
+                        {"name": f"{request.name}-keys", "key": "keys", "optional": True},
+                        "keys of clients, separated by commas; without this Secret none is asked for",
+                    )
+                },
+            }
+        ],
     )
     return [
         recipe_map(plan, request, recipe_text),

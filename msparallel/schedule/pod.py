@@ -99,7 +99,8 @@ def template(
     extra: dict[str, Any] | None = None,
     annotations: dict[str, Any] | None = None,
     environment: list[dict[str, Any]] | None = None,
-    probe: dict[str, Any] | None = None,
+    probes: dict[str, Any] | None = None,
+    grace_s: int = GRACE_S,
 ) -> dict[str, Any]:
     """metadata and spec of a pod.
 
@@ -109,19 +110,20 @@ def template(
         wait_for: host name that must resolve before the command starts.
         extra: further fields of the pod's spec.
         environment: further variables.
-        probe: tells when the container is ready.
+        probes: fields of the container that tell whether it is ready, whether it lives.
+        grace_s: between SIGTERM and SIGKILL.
     """
     chip = chip_of(plan) if npus else None
     host = request.host_network and npus
     waits = _before_start(request, wait_for, rank_table=request.rank_table and chip is not None)
     main = _container(plan, request, command, container, chip, npus)
     variables = [*_environment(plan, request, chip, host), *(environment or [])]
-    for key, value in (("env", variables), ("ports", ports), ("readinessProbe", probe)):
+    for key, value in (("env", variables), ("ports", ports), *(probes or {}).items()):
         if value:
             main[key] = value
     spec: dict[str, Any] = {
         **(extra or {}),
-        "terminationGracePeriodSeconds": GRACE_S,
+        "terminationGracePeriodSeconds": grace_s,
         "shareProcessNamespace": Noted(
             True, "process 1 does not hear SIGTERM unless it asks to, and msrun does not: so another one is process 1"
         ),

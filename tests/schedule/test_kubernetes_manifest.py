@@ -183,7 +183,10 @@ def test_pods_are_not_privileged_and_hold_no_secret() -> None:
                 for container in [*spec["containers"], *spec.get("initContainers", [])]:
                     told = container["securityContext"]
                     assert told["privileged"] is False and told["allowPrivilegeEscalation"] is False
-                    assert not any("secret" in str(variable).lower() for variable in container.get("env", [])), role
+                    for variable in container.get("env", []):
+                        held = str(variable.get("value", "")) + str(variable["name"])
+                        assert "secret" not in held.lower(), role
+                        assert "value" not in variable or "KEY" not in variable["name"], role  # only by reference
 
 
 def test_the_driver_is_mounted_where_there_are_devices() -> None:
@@ -286,6 +289,14 @@ def test_the_server_listens_for_its_service_and_gives_way() -> None:
     assert pods["metadata"]["annotations"]["scheduling.volcano.sh/queue-name"] == "stand-by"
     assert pods["spec"]["schedulerName"] == "volcano" and pods["spec"]["priorityClassName"] == "stand-by-low"
     assert made["Service"]["spec"]["selector"].items() <= pods["metadata"]["labels"].items()
+    server = pods["spec"]["containers"][0]
+    assert server["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    assert server["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    (keys,) = [one["valueFrom"]["secretKeyRef"] for one in server["env"] if one["name"] == "MSPARALLEL_API_KEYS"]
+    assert keys == {"name": f"{made['Deployment']['metadata']['name']}-keys", "key": "keys", "optional": True}
+    for drain, seconds in (("0", 30), ("0.5", 31), ("120", 150), ("600", 630)):
+        spec = pod_specs(objects(plan_of("qwen3_8b_serve_tp1", f"serve.drain_s={drain}"), "deployment"))["server"]
+        assert spec["terminationGracePeriodSeconds"] == seconds
     own = objects(plan_of("qwen3_8b_serve_tp1", "serve.host=192.0.2.1"), "deployment")
     assert "serve.host=0.0.0.0" not in pod_specs(own)["server"]["containers"][0]["command"]
 
