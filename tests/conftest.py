@@ -19,3 +19,12 @@ def shared(repo: Path) -> Path:
     if not folder.is_dir():
         pytest.skip(f"no reference material at {folder}")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def device_is_cpu(request: pytest.FixtureRequest) -> None:
+    """MindSpore takes a device only before its first kernel, whichever test of the process that is in."""
+    if any(item.get_closest_marker("cpu") for item in request.session.items):
+        import mindspore as ms
+
+        ms.set_device("CPU")

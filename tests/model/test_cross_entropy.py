@@ -19,7 +19,6 @@ TOKENS, VOCAB = 12, 37
 @pytest.fixture(autouse=True)
 def graph_mode():
     ms.set_context(mode=ms.GRAPH_MODE)
-    ms.set_device("CPU")
 
 
 def forms() -> dict[str, nn.Cell]:

@@ -18,7 +18,6 @@ UNCUT = OpParallelConfig(sharded=True)
 @pytest.fixture(autouse=True)
 def graph_mode():
     ms.set_context(mode=ms.GRAPH_MODE)
-    ms.set_device("CPU")
 
 
 class LossAndGradients(nn.Cell):

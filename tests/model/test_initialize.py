@@ -20,7 +20,6 @@ SHAPE = ModelShape(num_layers=3, hidden_size=32, num_heads=4, num_kv_heads=2, ff
 @pytest.fixture(autouse=True)
 def graph_mode():
     ms.set_context(mode=ms.GRAPH_MODE)
-    ms.set_device("CPU")
     yield
     ms.reset_auto_parallel_context()
 

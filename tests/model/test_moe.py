@@ -36,7 +36,6 @@ BATCH, SEQ = 3, 16
 @pytest.fixture(autouse=True)
 def graph_mode():
     ms.set_context(mode=ms.GRAPH_MODE)
-    ms.set_device("CPU")
 
 
 def shape_of(**changes) -> ModelShape:

@@ -32,7 +32,6 @@ QWEN3 = {**SMALL, "num_kv_heads": 1, "head_dim": 16, "qk_norm": True, "vocab_mul
 @pytest.fixture(autouse=True)
 def graph_mode():
     ms.set_context(mode=ms.GRAPH_MODE)
-    ms.set_device("CPU")
 
 
 def inputs(batch_size: int, seq: int, vocab: int = 61, seed: int = 0) -> list[Tensor]:

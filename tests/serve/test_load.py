@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -14,18 +15,43 @@ from served import MODEL, server_process
 pytestmark = pytest.mark.pure
 
 
-def stand(clients: int, seconds: float, capsys) -> None:
+class Memory(threading.Thread):
+    """MiB that a process has resident, now and each second until it is told that it is enough."""
+
+    def __init__(self, pid: int):
+        super().__init__(daemon=True)
+        self._status, self._enough = Path(f"/proc/{pid}/status"), threading.Event()
+        self.mib: list[float] = []
+
+    def run(self) -> None:
+        while True:
+            (line,) = [line for line in self._status.read_text().splitlines() if line.startswith("VmRSS:")]
+            self.mib.append(int(line.split()[1]) / 1024)
+            if self._enough.wait(1):
+                return
+
+    def enough(self) -> list[float]:
+        self._enough.set()
+        self.join()
+        return self.mib
+
+
+def stand(clients: int, seconds: float, capsys) -> list[float]:
+    """MiB of the server, each second."""
     with server_process("step_s=0.002", "max_concurrency=16", "max_waiting=200", "wait_s=600") as (address, process):
-        probe = health_probe(address, seconds)
+        probe, memory = health_probe(address, seconds), Memory(process.pid)
+        memory.start()
         end = time.monotonic() + seconds
         ends = crowd(address, clients, lambda: time.monotonic() < end)
+        mib = memory.enough()
         told, _ = probe.communicate()
         count, median, late, longest = map(float, told.split())
         text = httpx.get(address + "/metrics").text
         values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         with capsys.disabled():
             print(f"\n{clients} clients, {seconds:g} s: {dict(ends)}; /healthz {count:.0f} times, median "
-                  f"{median * 1e3:.1f} ms, 99 % {late * 1e3:.1f} ms, longest {longest * 1e3:.1f} ms")  # fmt: skip
+                  f"{median * 1e3:.1f} ms, 99 % {late * 1e3:.1f} ms, longest {longest * 1e3:.1f} ms; "
+                  f"{mib[0]:.0f} MiB at first, at most {max(mib):.0f}")  # fmt: skip
         assert set(ends) <= {"200", "429"} and ends["200"] > 16
         assert float(values['msparallel_serve_requests_total{end="finished"}']) == ends["200"]
         assert float(values['msparallel_serve_requests_total{end="refused"}']) == ends["429"]
@@ -33,6 +59,7 @@ def stand(clients: int, seconds: float, capsys) -> None:
             assert float(values[f'msparallel_serve_requests_total{{end="{other}"}}']) == 0
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
+    return mib
 
 
 def test_five_hundred_clients(capsys):
@@ -41,7 +68,8 @@ def test_five_hundred_clients(capsys):
 
 @pytest.mark.slow
 def test_five_hundred_clients_for_a_minute(capsys):
-    stand(500, 60, capsys)
+    mib = stand(500, 60, capsys)
+    assert max(mib[-10:]) < max(mib[:20]) + 16, mib  # thousands of requests later
 
 
 def test_sigterm_under_load_finishes_what_was_let_in():

@@ -33,7 +33,7 @@ COMPOSED = {
 def ms():
     import mindspore
 
-    mindspore.set_context(mode=mindspore.PYNATIVE_MODE, device_target="CPU")
+    mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
     return mindspore
 
 
