@@ -43,7 +43,8 @@ class Engine:
         self._model = ServedTransformer(shape, ms.float32, slots=slots, length=length + 1)
         self._model.hold_weights_transposed()
         self._model.set_train(False)
-        self._windows = {size: Tensor(np.arange(size, dtype=np.int32)) for size in self.sizes.windows}
+        self._step = _compiled(self._model)
+        self._windows = {size: Tensor(np.arange(size, dtype=np.int32)) for _, _, size in self.sizes.shapes()}
 
     @property
     def parameter_count(self) -> int:
@@ -91,7 +92,7 @@ class Engine:
     def decode(self, batch: Sequence[Row]) -> np.ndarray:
         """One token more for every request. Returns logits float32 [requests, vocab_size]."""
         rows = fit(self.sizes.rows, len(batch))
-        window = fit(self.sizes.windows, 1 + max(row.position for row in batch))
+        window = fit(self.sizes.windows_of(rows), 1 + max(row.position for row in batch))
         ids, positions = np.zeros((rows, 1), np.int32), np.full((rows, 1), self.length, np.int32)
         slots = np.zeros(rows, np.int32)
         for place, row in enumerate(batch):
@@ -101,4 +102,15 @@ class Engine:
     def _run(self, ids: np.ndarray, positions: np.ndarray, slots: np.ndarray, last: np.ndarray,
              window: int) -> np.ndarray:  # fmt: skip
         inputs = (Tensor(array) for array in (ids, positions, slots, last))
-        return self._model(*inputs, self._windows[window]).asnumpy()[:, : self.shape.vocab_size]
+        return self._step(*inputs, self._windows[window]).asnumpy()[:, : self.shape.vocab_size]
+
+
+def _compiled(model: ServedTransformer):
+    """A function that runs the model's graphs. A call of the cell itself would visit all its cells before each step,
+    which takes as long as a layer."""
+
+    @ms.jit
+    def step(input_ids, positions, slots, last, window):
+        return model(input_ids, positions, slots, last, window)
+
+    return step
