@@ -1,19 +1,16 @@
 """Attention of new tokens over what is remembered: keys and values of every request stay in a cache.
 
-In: x [T, H] with T = R * S: R rows, one for each request, of S new tokens; where each row's tokens stand. Out:
-[T, H]. A request has a slot: room for the keys and values of `length` tokens. N query heads share KV key heads,
-G = N / KV of them each.
-
-Projections, norms and rotation are the same everywhere; a core remembers and attends. `FlatCore` here is for one device
-and plain operators; Ascend's is in `paged_attention.py`.
+In: queries, keys and values of R rows, one for each request, of S new tokens; where each row's tokens stand. Out:
+[R, S, N * D]. A request has a slot: room for the keys and values of `length` tokens. N query heads share KV key heads,
+G = N / KV of them each. For one device and plain operators; Ascend's form is in `paged_attention.py`, what stands
+around it here in `packed.py`.
 
 The flat cache of a layer is [slots * KV * length, D], a row for each slot, key head and position, so that new rows are
 written in place and the rows that a request can see are read by their numbers. A token sees positions up to its own;
 what a slot holds behind them is never read, so a slot needs no clearing.
 
 >>> core = FlatCore(shape, ms.float32, slots=8, length=1024)  # doctest: +SKIP
->>> layer = CachedAttention(shape, OpParallelConfig(sharded=False), ms.float32, core, fused=False)  # doctest: +SKIP
->>> y = layer(x, rows, places, cosine, sine)  # doctest: +SKIP
+>>> mixed = core(query, key, value, places)  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -25,10 +22,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import initializer
 
-from msparallel.model.attention import HeadProjections
 from msparallel.model.attention_mask import HIDDEN
 from msparallel.model.shape import ModelShape
-from msparallel.parallel_config import OpParallelConfig
 
 
 class CachePlaces(nn.Cell):
@@ -101,29 +96,3 @@ class FlatCore(nn.Cell):
         if x.shape[2] == 1:
             return ops.reshape(x, (x.shape[0], 1, x.shape[1], x.shape[3]))
         return ops.transpose(x, (0, 2, 1, 3))
-
-
-class CachedAttention(HeadProjections):
-    """x [T, H] -> [T, H]: project, rotate, remember and attend, project back.
-
-    Args:
-        core: what remembers and attends: FlatCore, or `paged_attention.PagedCore` on Ascend.
-        fused: use Ascend's kernels beside it.
-    """
-
-    def __init__(
-        self, shape: ModelShape, parallel: OpParallelConfig, compute_dtype: ms.Type, core: nn.Cell, *, fused: bool
-    ) -> None:
-        super().__init__(shape, parallel, compute_dtype, fused=fused)
-        self.core = core
-        self.is_paged = fused
-
-    def construct(self, x, rows, places, *rotary):
-        new, d = x.shape[0] // rows, self.head_dim
-        query, key, value = self.by_head(x, rows, new, rotary)
-        if self.is_paged:
-            query = ops.reshape(query, (rows, new, self.heads * d))
-            key = ops.reshape(key, (rows, new, self.kv_heads * d))
-            value = ops.reshape(value, (rows, new, self.kv_heads * d))
-        mixed = self.core(query, key, value, places)
-        return self.o_proj(ops.reshape(mixed, (rows * new, self.heads * d)))

@@ -27,6 +27,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import initializer
 from mindspore.ops.auto_generate import PagedAttention, ReshapeAndCache
 
+from msparallel.model.attention import HeadProjections
 from msparallel.model.cache_blocks import Blocks
 from msparallel.model.shape import ModelShape
 from msparallel.parallel_config import OpParallelConfig
@@ -105,3 +106,24 @@ class PagedCore(nn.Cell):
         self.remember.shard((features, features, cache, cache, (1,)))
         self.attend_one.shard((features, cache, cache, (1, 1), (1,)))
         self.attend_piece.shard((features, cache, cache, (1, 1), (1,), (1, 1), (1,)))
+
+
+class CachedAttention(HeadProjections):
+    """x [T, H] -> [T, H]: project, rotate, remember and attend, project back.
+
+    Args:
+        core: what remembers and attends, a PagedCore.
+    """
+
+    def __init__(self, shape: ModelShape, parallel: OpParallelConfig, compute_dtype: ms.Type, core: nn.Cell) -> None:
+        super().__init__(shape, parallel, compute_dtype, fused=True)
+        self.core = core
+
+    def construct(self, x, rows, places, *rotary):
+        new, d = x.shape[0] // rows, self.head_dim
+        query, key, value = self.by_head(x, rows, new, rotary)
+        query = ops.reshape(query, (rows, new, self.heads * d))
+        key = ops.reshape(key, (rows, new, self.kv_heads * d))
+        value = ops.reshape(value, (rows, new, self.kv_heads * d))
+        mixed = self.core(query, key, value, places)
+        return self.o_proj(ops.reshape(mixed, (rows * new, self.heads * d)))

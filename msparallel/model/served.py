@@ -1,13 +1,13 @@
 """The decoder-only Transformer as it serves: new tokens in, logits of the next one out, the rest remembered.
 
 In: R rows of S new tokens, where each of them stands. Out: logits float32 [R, padded_vocab_size] behind each row's last
-token. Blocks, names and layouts of weights are those of training (`transformer.py`); attention has a cache.
+token. Weights are those of training (`transformer.py`); attention has a cache.
 One cell serves prefill (few rows, many tokens) and decoding (many rows, one token): MindSpore compiles it once for
 every pair of shapes.
 
-`ServedTransformer` is for one device and plain operators. `PagedTransformer` is for Ascend: a cache of blocks, fused
-kernels, weights in 16 bits, everything cut over tp; a token costs two all-reduces a layer, one for the embedding where
-its vocabulary is cut, and an all-gather of the logits.
+`ServedTransformer` is for one device and plain operators, few of them (`packed.py`). `PagedTransformer` is for Ascend:
+a cache of blocks, fused kernels, weights in 16 bits, everything cut over tp; a token costs two all-reduces a layer, one
+for the embedding where its vocabulary is cut, and an all-gather of the logits.
 
 >>> model = ServedTransformer(shape, ms.float32, slots=8, length=1024)  # doctest: +SKIP
 >>> logits = model(input_ids, positions, slots, last, window)  # doctest: +SKIP
@@ -25,13 +25,14 @@ from mindspore.common.initializer import initializer
 from msparallel.model import strategies
 from msparallel.model.attention_mask import HIDDEN
 from msparallel.model.cache_blocks import Blocks
-from msparallel.model.cached_attention import CachedAttention, CachePlaces, FlatCore
+from msparallel.model.cached_attention import CachePlaces, FlatCore
 from msparallel.model.embedding import Embedding, Head
 from msparallel.model.feed_forward import FeedForward
 from msparallel.model.linear import Linear
 from msparallel.model.moe import MixtureOfExperts
 from msparallel.model.norm import LayerNorm, RMSNorm, block_norm
-from msparallel.model.paged_attention import PagedCore, PagedPlaces
+from msparallel.model.packed import PackedAttention, PackedFeedForward, parts_of
+from msparallel.model.paged_attention import CachedAttention, PagedCore, PagedPlaces
 from msparallel.model.rotary import RotaryTable
 from msparallel.model.routing import Router
 from msparallel.model.shape import ModelShape
@@ -46,13 +47,18 @@ class ServedLayer(nn.Cell):
     ) -> None:
         super().__init__()
         self.input_layernorm = block_norm(shape, parallel, fused=fused)
-        self.self_attn = CachedAttention(shape, parallel, compute_dtype, core, fused=fused)
+        if fused:
+            self.self_attn = CachedAttention(shape, parallel, compute_dtype, core)
+        else:
+            self.self_attn = PackedAttention(shape, compute_dtype, core)
         self.post_attention_layernorm = block_norm(shape, parallel, fused=fused)
         self.has_experts = shape.num_experts > 0
         if self.has_experts:
             self.mlp = MixtureOfExperts(shape, parallel, compute_dtype)
-        else:
+        elif fused or shape.activation != "swiglu":
             self.mlp = FeedForward(shape, parallel, compute_dtype, fused=fused)
+        else:
+            self.mlp = PackedFeedForward(shape, compute_dtype)
         self.add_attention, self.add_mlp = ops.Add(), ops.Add()
         if parallel.sharded:
             self.shard(parallel)
@@ -150,7 +156,7 @@ class ServedTransformer(nn.Cell):
             fused=False,
         )
         self.lm_head = Head(shape, parallel, compute_dtype)
-        self.tied = shape.tie_embeddings
+        self.shape, self.tied = shape, shape.tie_embeddings
         self._transposed: set[str] = set()
 
     def construct(self, input_ids, positions, slots, last, window):
@@ -171,9 +177,20 @@ class ServedTransformer(nn.Cell):
                 self._transposed.add(cell.weight.name)
         self.tied = False
 
-    def transposed_weights(self) -> frozenset[str]:
-        """Names of the matrices that are held as [in, out]."""
-        return frozenset(self._transposed)
+    def values_of(self, parameter: Parameter, read: Callable[..., np.ndarray]) -> np.ndarray:
+        """A parameter's values in the form that this model holds, float32.
+
+        Args:
+            read: from the name of a parameter of training and `whole`, its shape there, to its values.
+        """
+        turned = parameter.name in self._transposed
+        rows, *width = parameter.shape[::-1] if turned else parameter.shape
+        found = []
+        for part in parts_of(parameter.name, self.shape):
+            one = read(part.name, whole=(part.rows, *width) if part.rows else tuple(width))
+            found.append(one if part.rows else np.tile(one, (part.copies, 1)))
+        values = np.concatenate(found) if found else read(parameter.name, whole=(rows, *width))
+        return np.ascontiguousarray((values.T if turned else values).astype(np.float32))
 
 
 class PagedHead(Head):

@@ -59,13 +59,8 @@ class Engine:
 
         Raises UserError: weights that are not there or of another shape.
         """
-        turned = self._model.transposed_weights()
         for parameter in self._parameters():
-            whole = parameter.shape[::-1] if parameter.name in turned else parameter.shape
-            values = np.asarray(weights.read(parameter.name, whole=whole), np.float32)
-            if parameter.name in turned:
-                values = values.T
-            parameter.set_data(Tensor(np.ascontiguousarray(values)))
+            parameter.set_data(Tensor(self._model.values_of(parameter, weights.read)))
             progress(parameter.name)
 
     def warm_up(self, progress: Callable[[tuple[int, int, int]], object] = lambda shape: None) -> None:
