@@ -3,7 +3,7 @@
 In: a Plan. Out: `ask`, which hands a Prefill or Decode to the process of every rank and returns what the first chose.
 Processes talk over a Unix socket in a folder that only this user can enter; they end with the server.
 
->>> engine = EngineClient(plan)  # doctest: +SKIP
+>>> engine = EngineClient(plan, Path("engine.log"))  # doctest: +SKIP
 >>> await engine.start(progress)  # doctest: +SKIP
 >>> (await engine.ask(Decode(steps))).choices  # doctest: +SKIP
 """
@@ -59,7 +59,7 @@ class EngineClient:
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._asking = asyncio.Lock()
 
-    async def start(self, progress: Callable[[Loading], object] = lambda loading: None) -> None:
+    async def start(self, progress: Callable[[Loading], object]) -> None:
         """Start the processes and wait until all are ready.
 
         Raises:

@@ -39,12 +39,10 @@ class Source(Protocol):
 class Weights:
     """Attributes:
     tokenizer: folder with tokenizer.json; None where bytes are the tokens.
-    origin: for a person.
     """
 
     source: Source
     tokenizer: Path | None
-    origin: str
 
 
 class RandomWeights:
@@ -73,14 +71,14 @@ class RandomWeights:
 def open_weights(where: str, shape: ModelShape) -> Weights:
     """Raises UserError: nothing there, or weights of another model."""
     if where == RANDOM:
-        return Weights(RandomWeights(shape), None, "random values")
+        return Weights(RandomWeights(shape), None)
     path = Path(where)
     if (path / "config.json").is_file():
         folder = HuggingFaceFolder.open(path)
         check_same_model(shape, folder.shape, path)
-        return Weights(folder, path, str(path))
+        return Weights(folder, path)
     step = _step_folder(path)
-    return Weights(TrainedCheckpoint.open(step), step.parent.parent, str(step))
+    return Weights(TrainedCheckpoint.open(step), step.parent.parent)
 
 
 def open_source(where: str) -> HuggingFaceFolder | TrainedCheckpoint:
