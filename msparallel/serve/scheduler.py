@@ -147,8 +147,8 @@ class Scheduler:
 
     @property
     def retry_after_s(self) -> float:
-        """A slot is free every `took / slots` seconds, and all who wait are before a new one. Up to twice that, so that
-        a crowd which is refused at once does not come back at once."""
+        """A slot is free every `took / slots` seconds: when half of those who wait, to all of them, have had one. It
+        differs, so that a crowd which is refused at once does not come back at once."""
         return max(1.0, self._took_s / self._slots.count * (1 + self.waiting / 2)) * random.uniform(1, 2)
 
     def cancel(self, running: Running) -> None:
