@@ -12,7 +12,6 @@ In: a ModelShape, weights, how many requests of how many tokens. Out: `prefill`,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import mindspore as ms
 import numpy as np
@@ -22,13 +21,7 @@ from msparallel.model.served import ServedTransformer
 from msparallel.model.shape import ModelShape
 from msparallel.serve.buckets import Buckets, buckets, fit
 from msparallel.serve.row import Row
-
-
-class Weights(Protocol):
-    """Where parameters come from (`weights/source.py`)."""
-
-    def read(self, name: str, *, whole: Sequence[int]) -> np.ndarray:
-        """A parameter under our name, of the shape `whole`."""
+from msparallel.weights.source import Source
 
 
 class Engine:
@@ -53,7 +46,7 @@ class Engine:
     def _parameters(self) -> list[ms.Parameter]:
         return [one for one in self._model.get_parameters() if not one.name.endswith("_cache")]
 
-    def load(self, weights: Weights, progress: Callable[[str], object] = lambda name: None) -> None:
+    def load(self, weights: Source, progress: Callable[[str], object] = lambda name: None) -> None:
         """Fill in every parameter; `progress` is told their names.
 
         Raises UserError: weights that are not there or of another shape.

@@ -32,7 +32,8 @@ class Source(Protocol):
     def read(
         self, name: str, bounds: Sequence[tuple[int, int]] | None = None, whole: Sequence[int] | None = None
     ) -> np.ndarray:
-        """A parameter or a part of it; `whole` is the shape that it must have."""
+        """A parameter under our name, or the part [start, stop) of each dim; `whole` is the shape that the whole must
+        have."""
 
 
 @dataclass(frozen=True)
