@@ -60,6 +60,13 @@ def test_prompts_from_stdin_are_text(tmp_path):
     assert code == 2 and "the prompt has 1100" in err or "It has 1100 tokens" in err
 
 
+@pytest.mark.parametrize("character", ["a", "é", "中"])
+def test_more_than_a_prompt_from_stdin_is_refused_and_not_cut(tmp_path, character):
+    data = (character.encode() * (9 << 20))[: 9 << 20]
+    code, out, err = run("generate", "serve_tiny_cpu", cwd=tmp_path, stdin=data)
+    assert (code, out) == (2, "") and "more than 8 MiB" in err
+
+
 def test_keys_are_never_shown(tmp_path):
     (tmp_path / "keys").write_text("a-secret-of-this-test é\n")
     code, out, err = run("serve", "serve_tiny_cpu", "serve.api_keys_file=keys", cwd=tmp_path)
