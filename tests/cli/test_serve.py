@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -51,6 +52,18 @@ def test_a_port_that_is_taken_is_exit_code_1(tmp_path):
         port = other.getsockname()[1]
         code, out, err = run("serve", "serve_tiny_cpu", f"serve.port={port}", cwd=tmp_path)
     assert (code, out) == (1, "") and "Another program listens there" in err and str(port) in err
+
+
+def test_a_kernel_without_a_hosts_kind_of_addresses_is_told(monkeypatch):
+    from msparallel.errors import UserError
+    from msparallel.serve.server import listen
+
+    def none(*words):
+        raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+
+    monkeypatch.setattr(socket, "socket", none)
+    with pytest.raises(UserError, match="not supported by protocol.\n  Try: serve.host=127.0.0.1"):
+        listen("::1", 0)
 
 
 def test_prompts_from_stdin_are_text(tmp_path):
