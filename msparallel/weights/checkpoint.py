@@ -120,8 +120,11 @@ def _add(folder: Path, parameters: Any, kinds: Sequence[str], stack: ExitStack, 
         try:
             file, shape = value["file"], tuple(int(size) for size in value["shape"])
             bounds = tuple((int(start), int(stop)) for start, stop in value["slice"])
-        except (TypeError, KeyError, ValueError):
-            raise UserError(f"{folder}\n  The description of {short(name, 100)} is damaged.") from None
+            inside = all(0 <= start <= stop <= size for (start, stop), size in zip(bounds, shape, strict=True))
+        except (TypeError, KeyError, ValueError, OverflowError):
+            inside = False
+        if not inside:
+            raise UserError(f"{folder}\n  The description of {short(name, 100)} is damaged.")
         if file not in [f"{kind}.safetensors" for kind in kinds]:
             continue
         if file not in files:
