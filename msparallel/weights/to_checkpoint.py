@@ -48,7 +48,6 @@ def to_checkpoint(
     if final.exists():
         raise UserError(f"{final}\n  It is there already. Move it away, or name another folder.")
     ranks = plan.world_size if plan.shards else 0
-    root.mkdir(parents=True, exist_ok=True)
     names = {name for name, *_ in parameters(plan)}
     scalars = [] if isinstance(source, HuggingFaceFolder) else [
         name for name in source.shapes if not name.startswith(MOMENTS) and name not in names
