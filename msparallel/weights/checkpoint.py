@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from msparallel.errors import UserError, short
+from msparallel.train.checkpoint import FORMAT, VERSION
 from msparallel.weights.tensor_file import TensorFile
 
-FORMAT, VERSION = "msparallel-checkpoint", 1
 Bounds = Sequence[tuple[int, int]]
 
 
