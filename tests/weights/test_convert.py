@@ -187,6 +187,7 @@ def test_the_verb_says_what_it_wrote_and_what_is_next(tmp_path, monkeypatch, cap
     ([str(FOLDER / "llama"), "--to", "quickstart"], "model.hidden_size is 256 in the recipe and 32 there"),
     ([str(FOLDER / "llama"), "--to", "qwen3_8b_serve_tp1"], "has no `train` section"),
     ([str(FOLDER / "llama"), "--to", "quickstart", "--dtype", "bfloat16"], "a checkpoint has float32"),
+    ([str(FOLDER / "llama"), "--to", "quickstart", "--max-shard-gb", "5"], "a checkpoint has two for each rank"),
     ([str(FOLDER / "llama"), "--to", "nothing_like_it"], "nothing_like_it"),
 ])  # fmt: skip
 def test_what_cannot_be_converted_is_refused(tmp_path, monkeypatch, capsys, words, told):
