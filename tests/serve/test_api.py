@@ -548,6 +548,15 @@ def test_a_large_wrong_body_is_refused_at_its_first_problem(server, change):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1_500_000  # KiB
 
 
+@pytest.mark.parametrize("key", ["metadata", "tools", "prompt", "colour"])
+def test_a_deep_body_is_refused(server, key):
+    """Shallow enough for the JSON reader, too deep for whoever looks through it."""
+    for levels in (*range(100, 900, 100), *range(900, 1000, 4)):
+        value = '{"a":' * levels + "1" + "}" * levels if key == "metadata" else "[" * levels + "]" * levels
+        body = f'{{"model": "{MODEL}", "{key}": {value}}}'
+        error(httpx.post(f"{server.address}/v1/completions", content=body, headers=JSON, timeout=30), 400)
+
+
 @pytest.mark.parametrize("messages", [
     [5] * 300_000, [{}] * 9_000, [{}] * 11_000, [{"role": "user", "content": [{}] * 9_000}],
     [{"role": "user", "content": "a", **{f"k{number}": 1 for number in range(60_000)}}],
