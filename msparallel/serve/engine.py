@@ -21,6 +21,7 @@ from msparallel.model.served import ServedTransformer
 from msparallel.model.shape import ModelShape
 from msparallel.serve.buckets import Buckets, buckets, fit
 from msparallel.serve.row import Row
+from msparallel.weights.hugging_face import EMBEDDING, HEAD
 from msparallel.weights.source import Source
 
 
@@ -53,8 +54,9 @@ class Engine:
         """
         turned = self._model.transposed_weights()
         for parameter in self._parameters():
+            name = EMBEDDING if parameter.name == HEAD and self.shape.tie_embeddings else parameter.name
             whole = parameter.shape[::-1] if parameter.name in turned else parameter.shape
-            values = np.asarray(weights.read(parameter.name, whole=whole), np.float32)
+            values = np.asarray(weights.read(name, whole=whole), np.float32)
             if parameter.name in turned:
                 values = values.T
             parameter.set_data(Tensor(np.ascontiguousarray(values)))
