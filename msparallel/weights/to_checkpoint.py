@@ -29,10 +29,10 @@ from msparallel.weights.write_tensors import Planned, write_tensors
 MOMENTS = ("adam_m", "adam_v")
 """Prefixes of AdamW's values in a checkpoint."""
 Progress = Callable[[int], object]
-Source = TrainedCheckpoint | HuggingFaceFolder
+Opened = TrainedCheckpoint | HuggingFaceFolder
 
 
-def to_checkpoint(source: Source, plan: Plan, root: Path, progress: Progress = lambda count: None) -> Path:
+def to_checkpoint(source: Opened, plan: Plan, root: Path, progress: Progress = lambda count: None) -> Path:
     """Write `root/step_N` in the slices of `plan`'s ranks, so that a run of the plan goes on from it.
 
     A training checkpoint keeps its step, its optimizer state and its place in the data. Weights of Hugging Face become
@@ -63,7 +63,7 @@ def to_checkpoint(source: Source, plan: Plan, root: Path, progress: Progress = l
     return final
 
 
-def _state(source: Source, plan: Plan) -> tuple[dict[str, Any], int]:
+def _state(source: Opened, plan: Plan) -> tuple[dict[str, Any], int]:
     """What `state.json` says, and the step. Raises UserError where the checkpoint is of another run."""
     shape = plan.shape
     if isinstance(source, HuggingFaceFolder):
@@ -84,7 +84,7 @@ def _state(source: Source, plan: Plan) -> tuple[dict[str, Any], int]:
 
 
 def _write_rank(
-    source: Source, plan: Plan, rank: int, scalars: list[tuple[str, np.ndarray]], folder: Path, progress: Progress
+    source: Opened, plan: Plan, rank: int, scalars: list[tuple[str, np.ndarray]], folder: Path, progress: Progress
 ) -> dict[str, Any]:
     """The two files of one rank, or of all, and their description."""
     held = predict_shards(plan, rank)
@@ -113,14 +113,14 @@ def _write_rank(
     return {"files": files, "parameters": described}
 
 
-def _scalars(source: Source, model: set[str]) -> list[tuple[str, np.ndarray]]:
+def _scalars(source: Opened, model: set[str]) -> list[tuple[str, np.ndarray]]:
     """What every rank holds whole, beside `model`'s parameters: the number of the step, and what float16 needs."""
     if isinstance(source, HuggingFaceFolder):
         return [("global_step", np.zeros(1, np.int32))]
     return [(name, source.read(name)) for name in source.shapes if not name.startswith(MOMENTS) and name not in model]
 
 
-def _reader(source: Source, name: str, bounds: Any, whole: Any) -> Callable[[], np.ndarray]:
+def _reader(source: Opened, name: str, bounds: Any, whole: Any) -> Callable[[], np.ndarray]:
     if name.startswith(MOMENTS) and isinstance(source, HuggingFaceFolder):
         return lambda: np.zeros([stop - start for start, stop in bounds], np.float32)
     return lambda: source.read(name, bounds, whole)
