@@ -35,7 +35,7 @@ class Engine:
         self.sizes = sizes or buckets(slots, length)
         # One position more: whatever only fills a batch up is written there, and nobody looks.
         self._model = ServedTransformer(shape, ms.float32, slots=slots, length=length + 1)
-        self._model.hold_weights_transposed()
+        self._turned = self._model.hold_weights_transposed()
         self._model.set_train(False)
         self._windows = {size: Tensor(np.arange(size, dtype=np.int32)) for size in self.sizes.windows}
 
@@ -52,12 +52,11 @@ class Engine:
 
         Raises UserError: weights that are not there or of another shape.
         """
-        turned = self._model.transposed_weights()
         for parameter in self._parameters():
             name = EMBEDDING if parameter.name == HEAD and self.shape.tie_embeddings else parameter.name
-            whole = parameter.shape[::-1] if parameter.name in turned else parameter.shape
+            whole = parameter.shape[::-1] if parameter.name in self._turned else parameter.shape
             values = np.asarray(weights.read(name, whole=whole), np.float32)
-            if parameter.name in turned:
+            if parameter.name in self._turned:
                 values = values.T
             parameter.set_data(Tensor(np.ascontiguousarray(values)))
             progress(parameter.name)
