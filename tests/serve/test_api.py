@@ -288,7 +288,9 @@ def test_a_body_has_a_largest_size_also_when_it_does_not_say_so(server):
 
 def test_other_paths_methods_and_models(server):
     assert error(httpx.get(server.address + "/nothing"), 404)["message"] == "There is no such path."
-    error(httpx.get(server.address + "/v1/completions"), 405)
+    other = httpx.get(server.address + "/v1/completions")
+    error(other, 405)
+    assert other.headers["allow"] == "POST"
     told = error(post(server, "completions", {"model": "gpt-4\x1b[31m", "prompt": "a"}), 404)
     assert told["code"] == "model_not_found" and "\x1b" not in told["message"] and MODEL in told["message"]
     assert error(httpx.get(server.address + "/v1/models/other/one"), 404)["param"] == "model"
