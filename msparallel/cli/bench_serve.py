@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -208,7 +209,8 @@ def _table(results: list[tuple[float, Summary]], name: str) -> str:
              *_ms(one.first_token_s), *_ms(one.between_s), *_ms(one.whole_s)] for point, one in results]  # fmt: skip
     lines = [*table([head, *rows], terminal_width(), right=range(len(head))),
              "Latencies in ms: to the first token, between pieces of an answer, to its end."]  # fmt: skip
-    failures = {text: count for _, one in results for text, count in one.errors.items() if text != "HTTP 429"}
+    failures = sum((Counter(one.errors) for _, one in results), Counter())
+    del failures["HTTP 429"]
     return "\n".join([*lines, *(f"Failed {count} x: {text}" for text, count in failures.items())])
 
 

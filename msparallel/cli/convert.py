@@ -29,11 +29,11 @@ Examples:
 @click.option("-o", "--output", metavar="FOLDER", help="Where. For a recipe by default where its run looks.")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True,
               help="Of weights for Hugging Face.")  # fmt: skip
-@click.option("--max-shard-gb", type=Number(0, 1_000_000, min_open=True), default=5.0, show_default=True,
-              help="Largest file for Hugging Face, in 10^9 bytes.")  # fmt: skip
+@click.option("--max-shard-gb", type=Number(0, 1_000_000, min_open=True),
+              help="Largest file for Hugging Face, in 10^9 bytes.  [default: 5]")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(
-    source: str, overrides: tuple[str, ...], target: str, output: str | None, dtype: str, max_shard_gb: float,
+    source: str, overrides: tuple[str, ...], target: str, output: str | None, dtype: str, max_shard_gb: float | None,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Write the weights of SOURCE in another form.
@@ -57,6 +57,8 @@ def command(
         else:
             if dtype != "float32":
                 raise click.UsageError("--dtype is of Hugging Face's weights; a checkpoint has float32.")
+            if max_shard_gb is not None:
+                raise click.UsageError("--max-shard-gb is of Hugging Face's files; a checkpoint has two for each rank.")
             written = _to_recipe(opened, _plan(target, overrides), output, bar.update)
     if as_json:
         click.echo(json.dumps({"source": str(opened.path), "written": str(written)}))
@@ -66,15 +68,16 @@ def command(
             click.echo(f"Next: msparallel run {' '.join([target, *overrides])}")
 
 
-def _to_hugging_face(opened, output: Path, dtype: str, max_shard_gb: float, progress) -> Path:
+def _to_hugging_face(opened, output: Path, dtype: str, max_shard_gb: float | None, progress) -> Path:
     from msparallel.errors import UserError
     from msparallel.weights.checkpoint import TrainedCheckpoint
-    from msparallel.weights.to_hugging_face import shape_of_checkpoint, to_hugging_face
+    from msparallel.weights.to_hugging_face import MOST_SHARD_BYTES, shape_of_checkpoint, to_hugging_face
 
     if not isinstance(opened, TrainedCheckpoint):
         raise UserError(f"{opened.path}\n  This is a Hugging Face folder already.")
+    most_bytes = MOST_SHARD_BYTES if max_shard_gb is None else round(max_shard_gb * 10**9)
     return to_hugging_face(opened, shape_of_checkpoint(opened), output, dtype=dtype, companions=_companions(opened),
-                           most_bytes=round(max_shard_gb * 10**9), progress=progress)  # fmt: skip
+                           most_bytes=most_bytes, progress=progress)  # fmt: skip
 
 
 def _companions(opened: TrainedCheckpoint) -> Path | None:

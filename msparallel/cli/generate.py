@@ -12,6 +12,8 @@ import click
 
 from msparallel.cli.numbers import Number
 
+_MOST_STDIN_BYTES = 8 << 20
+
 
 @click.command(
     epilog="""\b
@@ -87,13 +89,13 @@ def split_words(words: tuple[str, ...]) -> tuple[list[str], list[str]]:
 def _stdin() -> str:
     from msparallel.errors import UserError
 
+    data = sys.stdin.buffer.read(_MOST_STDIN_BYTES + 1)
+    if len(data) > _MOST_STDIN_BYTES:
+        raise UserError(f"stdin has more than {_MOST_STDIN_BYTES >> 20} MiB; a prompt is far shorter.")
     try:
-        text = sys.stdin.buffer.read(8 * 1024 * 1024 + 1).decode("utf-8")
+        return data.decode("utf-8").rstrip("\n")
     except UnicodeDecodeError:
         raise UserError("stdin is not UTF-8 text.") from None
-    if len(text) > 8 * 1024 * 1024:
-        raise UserError("stdin has more than 8 MiB; a prompt is far shorter.")
-    return text.rstrip("\n")
 
 
 def _show(text: str) -> None:

@@ -31,7 +31,7 @@ from msparallel.model.feed_forward import FeedForward
 from msparallel.model.linear import Linear
 from msparallel.model.moe import MixtureOfExperts
 from msparallel.model.norm import LayerNorm, RMSNorm, block_norm
-from msparallel.model.packed import PackedAttention, PackedFeedForward, parts_of
+from msparallel.model.packed import PackedAttention, PackedFeedForward
 from msparallel.model.paged_attention import CachedAttention, PagedCore, PagedPlaces
 from msparallel.model.rotary import RotaryTable
 from msparallel.model.routing import Router
@@ -156,8 +156,7 @@ class ServedTransformer(nn.Cell):
             fused=False,
         )
         self.lm_head = Head(shape, parallel, compute_dtype)
-        self.shape, self.tied = shape, shape.tie_embeddings
-        self._transposed: set[str] = set()
+        self.tied = shape.tie_embeddings
 
     def construct(self, input_ids, positions, slots, last, window):
         rows, new = input_ids.shape
@@ -167,30 +166,15 @@ class ServedTransformer(nn.Cell):
         x = self.model.norm(x)
         return self.lm_head(x, self.model.embed_tokens.weight if self.tied else self.lm_head.weight)
 
-    def hold_weights_transposed(self) -> None:
+    def hold_weights_transposed(self) -> frozenset[str]:
         """Before weights are loaded: matrices become [in, out], which the CPU multiplies two to three times as fast
         for 16 rows and more (MatMul with transpose_b packs the whole matrix anew at every call). A tied head becomes
-        a matrix of its own."""
-        for _, cell in self.cells_and_names():
-            if isinstance(cell, (Linear, Head)):
-                cell.transpose()
-                self._transposed.add(cell.weight.name)
+        a matrix of its own. Returns their names."""
         self.tied = False
-
-    def values_of(self, parameter: Parameter, read: Callable[..., np.ndarray]) -> np.ndarray:
-        """A parameter's values in the form that this model holds, float32.
-
-        Args:
-            read: from the name of a parameter of training and `whole`, its shape there, to its values.
-        """
-        turned = parameter.name in self._transposed
-        rows, *width = parameter.shape[::-1] if turned else parameter.shape
-        found = []
-        for part in parts_of(parameter.name, self.shape):
-            one = read(part.name, whole=(part.rows, *width) if part.rows else tuple(width))
-            found.append(one if part.rows else np.tile(one, (part.copies, 1)))
-        values = np.concatenate(found) if found else read(parameter.name, whole=(rows, *width))
-        return np.ascontiguousarray((values.T if turned else values).astype(np.float32))
+        turned = [cell for _, cell in self.cells_and_names() if isinstance(cell, (Linear, Head))]
+        for cell in turned:
+            cell.transpose()
+        return frozenset(cell.weight.name for cell in turned)
 
 
 class PagedHead(Head):

@@ -62,8 +62,15 @@ class _Form(ABC):
             return None
         return {**self._head, "object": self.event_object, "choices": [], "usage": usage(answer)}
 
-    def _whole(self, choice: Document, answer: TextAnswer) -> Document:
+    def whole(self, pieces: Sequence[Piece], answer: TextAnswer) -> Document:
+        """The answer at once."""
+        text, told = "".join(piece.text for piece in pieces), [one for piece in pieces for one in piece.tokens]
+        choice = self._choice(self._said(text), told, answer.reason)
         return {**self._head, "object": self.whole_object, "choices": [choice], "usage": usage(answer)}
+
+    @abstractmethod
+    def _said(self, text: str) -> Document:
+        """A whole text, in the form's own layout."""
 
 
 class ChatForm(_Form):
@@ -83,11 +90,8 @@ class ChatForm(_Form):
         """The last event of the answer."""
         return {"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}
 
-    def whole(self, pieces: Sequence[Piece], answer: TextAnswer) -> Document:
-        """The answer at once."""
-        text, told = "".join(piece.text for piece in pieces), [one for piece in pieces for one in piece.tokens]
-        body = {"message": {"role": "assistant", "content": text, "refusal": None}}
-        return self._whole(self._choice(body, told, answer.reason), answer)
+    def _said(self, text: str) -> Document:
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
     def _logprobs(self, told: Sequence[Told], tokens: TokenText) -> Document:
         def entry(token: int, logprob: float | None) -> Document:
@@ -117,10 +121,8 @@ class CompletionForm(_Form):
         """The last event of the answer."""
         return {"index": 0, "text": "", "logprobs": None, "finish_reason": reason}
 
-    def whole(self, pieces: Sequence[Piece], answer: TextAnswer) -> Document:
-        """The answer at once."""
-        text, told = "".join(piece.text for piece in pieces), [one for piece in pieces for one in piece.tokens]
-        return self._whole(self._choice({"text": text}, told, answer.reason), answer)
+    def _said(self, text: str) -> Document:
+        return {"text": text}
 
     def _logprobs(self, told: Sequence[Told], tokens: TokenText) -> Document:
         """Tokens that are no text of their own are told as bytes, as OpenAI does: `bytes:\\xe4`."""

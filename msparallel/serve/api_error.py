@@ -39,14 +39,11 @@ class ApiError(Exception):
         self.status, self.message, self.param, self.code = status, message, param, code
         self.retry_after_s = retry_after_s
 
-    def document(self) -> dict[str, Any]:
-        """What the client gets."""
-        kind = _TYPES.get(self.status, "invalid_request_error")
-        return {"error": {"message": printable(self.message), "type": kind, "param": self.param, "code": self.code}}
-
     def body(self) -> str:
-        """As JSON in ASCII: what a client wrote may hold half of a surrogate pair."""
-        return json.dumps(self.document())
+        """What the client gets: JSON in ASCII, since what a client wrote may hold half of a surrogate pair."""
+        kind = _TYPES.get(self.status, "invalid_request_error")
+        return json.dumps({"error": {"message": printable(self.message), "type": kind, "param": self.param,
+                                     "code": self.code}})  # fmt: skip
 
     def headers(self) -> dict[str, str]:
         """Retry-After in whole seconds; WWW-Authenticate."""

@@ -22,7 +22,7 @@ from msparallel.errors import UserError
 VARIABLE = "MSPARALLEL_API_KEYS"
 LEAST, MOST = 16, 256
 """Characters of a key."""
-_KEY = re.compile(r"[\x21-\x7e]{16,256}")
+_KEY = re.compile(rf"[\x21-\x7e]{{{LEAST},{MOST}}}")
 
 
 class ApiKeys:

@@ -15,7 +15,7 @@ from typing import Any
 from msparallel.serve.api_error import refuse, shown
 
 _Test = Callable[[Any], bool]
-MOST_KEYS, MOST_ITEMS = 100, 10_000
+MOST_KEYS, MOST_ITEMS, MOST_LEVELS = 100, 10_000, 100
 
 
 def _among(*values: Any) -> _Test:
@@ -68,7 +68,7 @@ _PARTS = {"image_url": "images", "input_image": "images", "input_audio": "audio"
 
 def without_neutral(body: Mapping[str, Any]) -> dict[str, Any]:
     """The body without what asks for nothing. Raises ApiError."""
-    _check_sizes(body, "")
+    _check_sizes(body, "", 0)
     kept = {}
     for key, value in body.items():
         if key not in NEUTRAL:
@@ -80,19 +80,22 @@ def without_neutral(body: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _check_sizes(value: Any, place: str) -> None:
-    """Raises ApiError for an object or a list larger than any request has: each item could be a problem to tell."""
+def _check_sizes(value: Any, place: str, level: int) -> None:
+    """Raises ApiError for an object or a list larger or deeper than any request has: each item could be a problem to
+    tell, and Python's stack has an end."""
+    if level > MOST_LEVELS:
+        raise refuse(f"{place} is nested in more than {MOST_LEVELS} levels.", param=place)
     if isinstance(value, dict):
         if len(value) > MOST_KEYS:
             raise refuse(f"{place or 'The body'} has {len(value)} keys; at most {MOST_KEYS} are read.",
                          param=place or None)  # fmt: skip
         for key, inner in value.items():
-            _check_sizes(inner, place or key)
+            _check_sizes(inner, place or key, level + 1)
     elif isinstance(value, list) and value and isinstance(value[0], (dict, list)):
         if len(value) > MOST_ITEMS:
             raise refuse(f"{place} has {len(value)} items; at most {MOST_ITEMS} are read.", param=place)
         for inner in value:  # a list that begins with something else is refused at its first object
-            _check_sizes(inner, place)
+            _check_sizes(inner, place, level + 1)
 
 
 def _message(message: Any, number: int) -> Any:

@@ -23,8 +23,10 @@ MOST_TOKENS = 2**31 - 1
 
 def _unicode(text: str) -> str:
     """JSON may spell half of a surrogate pair, which no UTF-8 and no tokenizer has."""
-    if any("\ud800" <= character <= "\udfff" for character in ("" if text.isascii() else text)):
-        raise ValueError("It holds half of a surrogate pair, so it is not Unicode text")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("It holds half of a surrogate pair, so it is not Unicode text") from None
     return text
 
 

@@ -47,7 +47,10 @@ def create_app(service: Service, keys: ApiKeys) -> FastAPI:
     async def error(request: Request, problem: Exception) -> Response:
         told = _as_api_error(problem)
         service.metrics.errors.labels(str(told.status)).inc()
-        return error_response(told)
+        response = error_response(told)
+        if isinstance(problem, HTTPException):  # 405 says which methods there are
+            response.headers.update(problem.headers or {})
+        return response
 
     async def left(request: Request, gone: Exception) -> Response:
         return Response(status_code=_CLIENT_LEFT)

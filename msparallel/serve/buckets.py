@@ -80,8 +80,7 @@ def paged_buckets(slots: int, length: int) -> Buckets:
 
 def fit(sizes: Sequence[int], wanted: int) -> int:
     """The smallest size that is enough. Raises ValueError where none is."""
-    return next(size for size in sizes if size >= wanted) if wanted <= sizes[-1] else _too_many(sizes, wanted)
-
-
-def _too_many(sizes: Sequence[int], wanted: int) -> int:
+    for size in sizes:
+        if size >= wanted:
+            return size
     raise ValueError(f"{wanted} is more than the largest size, {sizes[-1]}")

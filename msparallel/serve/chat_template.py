@@ -66,7 +66,6 @@ class ChatTemplate:
         environment.filters["tojson"] = _tojson
         environment.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         self._named = dict(named)
-        self.is_plain = source is None
         try:
             self._template = environment.from_string(PLAIN if source is None else source)
         except jinja2.TemplateSyntaxError as error:

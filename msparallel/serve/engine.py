@@ -12,23 +12,18 @@ In: a ModelShape, weights, how many requests of how many tokens. Out: `prefill`,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
+from msparallel.model.packed import parts_of
 from msparallel.model.served import ServedTransformer
 from msparallel.model.shape import ModelShape
 from msparallel.serve.buckets import Buckets, buckets, fit
 from msparallel.serve.row import Row
-
-
-class Weights(Protocol):
-    """Where parameters come from (`weights/source.py`)."""
-
-    def read(self, name: str, *, whole: Sequence[int]) -> np.ndarray:
-        """A parameter under our name, of the shape `whole`."""
+from msparallel.weights.hugging_face import EMBEDDING, HEAD
+from msparallel.weights.source import Source
 
 
 class Engine:
@@ -41,7 +36,7 @@ class Engine:
         self.sizes = sizes or buckets(slots, length)
         # One position more: whatever only fills a batch up is written there, and nobody looks.
         self._model = ServedTransformer(shape, ms.float32, slots=slots, length=length + 1)
-        self._model.hold_weights_transposed()
+        self._turned = self._model.hold_weights_transposed()
         self._model.set_train(False)
         self._step = _compiled(self._model)
         self._windows = {size: Tensor(np.arange(size, dtype=np.int32)) for _, _, size in self.sizes.shapes()}
@@ -54,14 +49,29 @@ class Engine:
     def _parameters(self) -> list[ms.Parameter]:
         return [one for one in self._model.get_parameters() if not one.name.endswith("_cache")]
 
-    def load(self, weights: Weights, progress: Callable[[str], object] = lambda name: None) -> None:
+    def load(self, weights: Source, progress: Callable[[str], object] = lambda name: None) -> None:
         """Fill in every parameter; `progress` is told their names.
 
         Raises UserError: weights that are not there or of another shape.
         """
         for parameter in self._parameters():
-            parameter.set_data(Tensor(self._model.values_of(parameter, weights.read)))
+            parameter.set_data(Tensor(self._values(parameter, weights)))
             progress(parameter.name)
+
+    def _values(self, parameter: ms.Parameter, weights: Source) -> np.ndarray:
+        """In the form that the model holds them: packed, and matrices as [in, out]."""
+        turned = parameter.name in self._turned
+        rows, *width = parameter.shape[::-1] if turned else parameter.shape
+        found = []
+        for part in parts_of(parameter.name, self.shape):
+            one = weights.read(part.name, whole=(part.rows, *width) if part.rows else tuple(width))
+            found.append(one if part.rows else np.tile(one, (part.copies, 1)))
+        if found:
+            values = np.concatenate(found)
+        else:
+            name = EMBEDDING if parameter.name == HEAD and self.shape.tie_embeddings else parameter.name
+            values = weights.read(name, whole=(rows, *width))
+        return np.ascontiguousarray((values.T if turned else values).astype(np.float32))
 
     def warm_up(self, progress: Callable[[tuple[int, int, int]], object] = lambda shape: None) -> None:
         """Compile every graph that will be used; `progress` is told its (rows, new tokens, window)."""

@@ -3,7 +3,7 @@
 In: a Plan. Out: `ask`, which hands a Prefill or Decode to the process of every rank and returns what the first chose.
 Processes talk over a Unix socket in a folder that only this user can enter; they end with the server.
 
->>> engine = EngineClient(plan)  # doctest: +SKIP
+>>> engine = EngineClient(plan, Path("engine.log"))  # doctest: +SKIP
 >>> await engine.start(progress)  # doctest: +SKIP
 >>> (await engine.ask(Decode(steps))).choices  # doctest: +SKIP
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -41,10 +40,6 @@ _START_S = 60.0
 _END_S = 5.0
 
 
-class EngineDied(RunError):
-    """The engine ended while the server was running; requests that wait for it cannot be answered."""
-
-
 class EngineClient:
     """Args:
     plan: of a recipe that serves.
@@ -53,18 +48,16 @@ class EngineClient:
 
     def __init__(self, plan: Plan, log: Path):
         self._plan, self._log = plan, log
-        self._folder = Path(tempfile.mkdtemp(prefix="msparallel-serve-"))
         self._process: asyncio.subprocess.Process | None = None
         self._readers: dict[int, asyncio.StreamReader] = {}
         self._writers: dict[int, asyncio.StreamWriter] = {}
-        self._asking = asyncio.Lock()
 
-    async def start(self, progress: Callable[[Loading], object] = lambda loading: None) -> None:
+    async def start(self, progress: Callable[[Loading], object]) -> None:
         """Start the processes and wait until all are ready.
 
         Raises:
             UserError: weights that do not fit, or are not there.
-            RunError: a process ended.
+            RunError: a process failed, or ended.
         """
         came: asyncio.Queue[int] = asyncio.Queue()
 
@@ -74,19 +67,24 @@ class EngineClient:
             self._readers[hello.rank], self._writers[hello.rank] = reader, writer
             await came.put(hello.rank)
 
-        path = self._folder / "engine"
-        server = await asyncio.start_unix_server(greet, path, limit=_LINE_BYTES)
-        try:
-            with self._log.open("wb") as log:
-                self._process = await asyncio.create_subprocess_exec(
-                    *self._command(path), stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(),
-                    preexec_fn=die_with_parent, start_new_session=True,
-                )  # fmt: skip
-            for _ in range(self._plan.world_size):
-                await self._unless_dead(came.get(), _START_S)
-            await asyncio.gather(*(self._loaded(rank, progress) for rank in self._readers))
-        finally:
-            server.close()
+        with tempfile.TemporaryDirectory(prefix="msparallel-serve-") as folder:
+            path = Path(folder) / "engine"
+            try:
+                server = await asyncio.start_unix_server(greet, path, limit=_LINE_BYTES)
+            except OSError as error:
+                raise RunError(f"{path}\n  The engine's socket cannot be made there: {error}. Try: TMPDIR=/tmp"
+                               ) from None  # fmt: skip
+            try:
+                with self._log.open("wb") as log:
+                    self._process = await asyncio.create_subprocess_exec(
+                        *self._command(path), stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
+                        env=_environment(), preexec_fn=die_with_parent, start_new_session=True,
+                    )  # fmt: skip
+                for _ in range(self._plan.world_size):
+                    await self._unless_dead(came.get(), _START_S)
+            finally:
+                server.close()
+        await asyncio.gather(*(self._loaded(rank, progress) for rank in self._readers))
 
     def _command(self, path: Path) -> list[str]:
         """One process directly, several through msrun."""
@@ -108,18 +106,17 @@ class EngineClient:
                 progress(message)
 
     async def ask(self, message: Prefill | Decode) -> Chosen:
-        """One at a time. Raises EngineDied."""
-        async with self._asking:
-            line = encode_message(message)
-            try:
-                for writer in self._writers.values():
-                    writer.write(line)
-                    await writer.drain()
-            except ConnectionError:
-                raise await self._death() from None
-            answer = await self._read(0)
-            assert isinstance(answer, Chosen), f"the engine says {answer}"
-            return answer
+        """One at a time. Raises RunError where the engine fails, or has ended."""
+        line = encode_message(message)
+        try:
+            for writer in self._writers.values():
+                writer.write(line)
+                await writer.drain()
+        except ConnectionError:
+            raise await self._death() from None
+        answer = await self._read(0)
+        assert isinstance(answer, Chosen), f"the engine says {answer}"
+        return answer
 
     async def _read(self, rank: int) -> Message:
         try:
@@ -130,7 +127,7 @@ class EngineClient:
             raise await self._death()
         message = decode_message(line)
         if isinstance(message, Failed):
-            raise UserError(message.text)
+            raise UserError(message.text) if message.exit_code == 2 else self._failure(f"failed: {message.text}")
         return message
 
     async def _unless_dead(self, waiting, seconds: float) -> None:
@@ -144,16 +141,20 @@ class EngineClient:
         task.cancel()
         raise await self._death()
 
-    async def _death(self) -> EngineDied:
+    async def _death(self) -> RunError:
         assert self._process is not None
         try:
             code = await asyncio.wait_for(self._process.wait(), _END_S)
-            told = f"ended with code {code}" if code >= 0 else f"was killed by signal {-code}"
-        except TimeoutError:
-            told = "does not answer"
+            told = f"ended with code {code}." if code >= 0 else f"was killed by signal {-code}."
+        except asyncio.TimeoutError:
+            told = "does not answer."
+        return self._failure(told)
+
+    def _failure(self, told: str) -> RunError:
+        """What is told of the engine, with the end of its log."""
         lines = self._log.read_text(errors="replace").splitlines()[-5:] if self._log.exists() else []
         shown = "".join(f"\n  | {line}" for line in lines)
-        return EngineDied(f"The engine {told}.{shown}\n  Log: {self._log}")
+        return RunError(f"The engine {told}{shown}\n  Log: {self._log}")
 
     async def close(self) -> None:
         """End the processes; they end by themselves when the sockets close, and are killed where they do not."""
@@ -162,12 +163,13 @@ class EngineClient:
         if self._process is not None and self._process.returncode is None:
             try:
                 await asyncio.wait_for(self._process.wait(), _END_S)
-            except TimeoutError:
+            except asyncio.TimeoutError:
                 self._process.kill()
                 await self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _environment() -> dict[str, str]:
+    """Ours, without the number that a job may have given to this process; msrun gives each of several its own."""
     package = str(Path(__file__).resolve().parents[2])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}
+    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    return {name: value for name, value in os.environ.items() if name != "RANK_ID"} | {"PYTHONPATH": path}

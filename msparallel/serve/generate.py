@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from msparallel.errors import UserError
+from msparallel.errors import RunError, UserError
 from msparallel.plan import Plan
 from msparallel.serve.api_error import ApiError
 from msparallel.serve.engine_client import EngineClient
@@ -52,7 +52,7 @@ async def generate(plan: Plan, tokenizer: TextTokenizer, asked: Asked, log: Path
 
     Returns a document for each prompt: prompt, text, finish_reason, prompt_tokens, answer_tokens.
 
-    Raises UserError: a prompt that has no room; RunError: the engine.
+    Raises UserError: a prompt that has no room, or no token; RunError: the engine, an answer that takes too long.
     """
     service = Service(plan, tokenizer)
     prompts = [await _tokens(service, asked, prompt) for prompt in asked.prompts]
@@ -64,7 +64,10 @@ async def generate(plan: Plan, tokenizer: TextTokenizer, asked: Asked, log: Path
         bar.close()
         if working.done():
             working.result()
-        return await _answers(service, asked, prompts, show, working)
+        return await _answers(service, asked, prompts, show)
+    except ApiError as error:
+        kind = RunError if error.status >= 500 else UserError
+        raise service.failure or kind(error.message) from None
     finally:
         bar.close()
         working.cancel()
@@ -89,8 +92,8 @@ async def _tokens(service: Service, asked: Asked, prompt: str) -> list[int]:
     return tokens
 
 
-async def _answers(service: Service, asked: Asked, prompts: list[list[int]], show: Callable[[str], object] | None,
-                   working: asyncio.Task[None]) -> list[dict[str, Any]]:  # fmt: skip
+async def _answers(service: Service, asked: Asked, prompts: list[list[int]],
+                   show: Callable[[str], object] | None) -> list[dict[str, Any]]:  # fmt: skip
     """As many at once as there are places; told one after the other."""
     limit = service.settings.max_concurrency
     coming = deque(enumerate(prompts))
@@ -104,14 +107,10 @@ async def _answers(service: Service, asked: Asked, prompts: list[list[int]], sho
         if show and not asked.chat:
             show(asked.prompts[number])
         text = ""
-        try:
-            async for piece in answer:
-                text += piece.text
-                if show and piece.text:
-                    show(piece.text)
-        except ApiError as error:
-            await asyncio.gather(working, return_exceptions=True)
-            raise service.failure or UserError(error.message) from None
+        async for piece in answer:
+            text += piece.text
+            if show and piece.text:
+                show(piece.text)
         if show:
             show("\n")
         documents.append({"prompt": asked.prompts[number], "text": text, "finish_reason": answer.reason,

@@ -21,6 +21,7 @@ import ipaddress
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -225,9 +226,10 @@ class Summary:
     """Of one load. Latencies are {p50, p90, p99, mean} in seconds, of answers that came whole.
 
     Attributes:
+        duration_s: from the first request to the last whole answer; 0 where there is none.
         refused: answers 429; failed: all others without a whole answer.
         first_token_s: from sending to the first piece; between_s: between two pieces; whole_s: to the end.
-        tokens_per_s: of answers, over the time from the first request to the last answer.
+        tokens_per_s, requests_per_s: of whole answers, over duration_s.
     """
 
     requests: int
@@ -249,12 +251,9 @@ def summary(seen: Sequence[Seen]) -> Summary:
     """Numbers of a load."""
     whole = [one for one in seen if one.whole]
     ends = [one.done_s for one in whole if one.done_s is not None]
-    duration = max(ends, default=0.0) - min((one.sent_s for one in seen), default=0.0)
+    duration = max(ends) - min(one.sent_s for one in seen) if ends else 0.0
     tokens = sum(one.answer_tokens for one in whole)
-    errors: dict[str, int] = {}
-    for one in seen:
-        if one.error:
-            errors[one.error] = errors.get(one.error, 0) + 1
+    errors = dict(Counter(one.error for one in seen if one.error))
     gaps = [later - earlier for one in whole for earlier, later in zip(one.pieces_s, one.pieces_s[1:], strict=False)]
     return Summary(
         requests=len(seen), whole=len(whole), refused=sum(one.status == 429 for one in seen),

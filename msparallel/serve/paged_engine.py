@@ -14,7 +14,7 @@ and `msparallel simulate`, which compile and execute them without a device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -30,15 +30,7 @@ from msparallel.serve.paged_batches import PagedBatches
 from msparallel.serve.paged_inputs import Arrays, input_shapes
 from msparallel.slice import Slice
 from msparallel.train.slices import parameter_slices
-
-
-class Weights(Protocol):
-    """Where parameters come from (`weights/source.py`)."""
-
-    def read(
-        self, name: str, bounds: Sequence[tuple[int, int]] | None = None, whole: Sequence[int] | None = None
-    ) -> np.ndarray:
-        """A part of a parameter under our name, whose whole has the shape `whole`."""
+from msparallel.weights.source import Source
 
 
 class PagedEngine(PagedBatches):
@@ -70,7 +62,7 @@ class PagedEngine(PagedBatches):
     def _parameters(self) -> list[ms.Parameter]:
         return [one for one in self._model.get_parameters() if not one.name.endswith("_cache")]
 
-    def load(self, weights: Weights, progress: Callable[[str], object] = lambda name: None) -> None:
+    def load(self, weights: Source, progress: Callable[[str], object] = lambda name: None) -> None:
         """Fill in this rank's slice of every parameter; `progress` is told their names.
 
         Raises UserError: weights that are not there or of another shape.
@@ -94,7 +86,7 @@ class PagedEngine(PagedBatches):
 def fill(
     parameters: Iterable[ms.Parameter],
     layouts: Mapping[str, Sequence[Any]],
-    weights: Weights,
+    weights: Source,
     *,
     mesh: Mesh,
     rank: int,

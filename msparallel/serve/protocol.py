@@ -39,9 +39,10 @@ class Ready:
 
 @dataclass(frozen=True)
 class Failed:
-    """A process ends; `text` is for a person."""
+    """A process ends; `text` is for a person. `exit_code` is 2 where the input is wrong, else 1."""
 
     text: str
+    exit_code: int
 
 
 @dataclass(frozen=True)

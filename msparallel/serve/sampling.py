@@ -75,17 +75,20 @@ def _one(logits: np.ndarray, sampling: Sampling, place: int) -> Choice:
 
 
 def _draw(logits: np.ndarray, sampling: Sampling, place: int) -> int:
-    scores = logits.astype(np.float64) / sampling.temperature
-    if 0 < sampling.top_k < len(scores):
+    scores = logits.astype(np.float64)
+    with np.errstate(over="ignore"):  # a temperature of next to nothing
+        scores = (scores - scores.max()) / sampling.temperature
+    cut = 0 < sampling.top_k < len(scores)
+    if cut:
         kept = _likeliest(scores, sampling.top_k)
     elif sampling.top_p < 1:
         kept = _nucleus_candidates(scores, sampling.top_p)
     else:
         kept = None
-    weights = np.exp((scores if kept is None else scores[kept]) - scores.max())
+    weights = np.exp(scores if kept is None else scores[kept])
     if sampling.top_p < 1:
         assert kept is not None
-        total = weights.sum() if sampling.top_k else np.exp(scores - scores.max()).sum()
+        total = weights.sum() if cut else np.exp(scores).sum()
         enough = int(np.searchsorted(np.cumsum(weights), sampling.top_p * total)) + 1
         weights, kept = weights[:enough], kept[:enough]
     below = np.cumsum(weights)
@@ -108,11 +111,11 @@ def _likeliest(scores: np.ndarray, count: int) -> np.ndarray:
 
 
 def _nucleus_candidates(scores: np.ndarray, top_p: float) -> np.ndarray:
-    """Likeliest tokens, sorted, that hold at least `top_p` of the probability."""
-    total = np.exp(scores - scores.max()).sum()
+    """Likeliest tokens, sorted, that hold at least `top_p` of the probability; the highest score is 0."""
+    total = np.exp(scores).sum()
     count = _FIRST_LOOK
     while True:
         found = _likeliest(scores, min(count, len(scores)))
-        if count >= len(scores) or np.exp(scores[found] - scores.max()).sum() >= top_p * total:
+        if count >= len(scores) or np.exp(scores[found]).sum() >= top_p * total:
             return found
         count *= 4

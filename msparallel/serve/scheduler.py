@@ -50,10 +50,7 @@ class Answer:
         """Of the prompt, which needed no reading."""
         return self._running.reused
 
-    def __aiter__(self) -> AsyncIterator[Choice]:
-        return self._read()
-
-    async def _read(self) -> AsyncIterator[Choice]:
+    async def __aiter__(self) -> AsyncIterator[Choice]:
         try:
             while True:
                 item = await self._running.out.get()
@@ -81,29 +78,25 @@ class Scheduler:
     slots, length: requests at once, tokens of each, prompt and answer together.
     chunk: prompt tokens that the engine reads at once.
     most_waiting: requests that may wait for a slot.
-    clock: seconds that only go forward.
+    on_time: is told how long things took.
+
+    Attributes:
+        failure: what ended the engine.
     """
 
     def __init__(self, engine: EngineLike, *, slots: int, length: int, chunk: int, most_waiting: int,
-                 clock: Callable[[], float] = time.monotonic):  # fmt: skip
+                 on_time: Callable[[Span, float], object] = lambda span, seconds: None):  # fmt: skip
         self.length, self.chunk = length, chunk
         self.counts = Counts()
-        self._engine, self._clock = engine, clock
+        self.failure: Exception | None = None
+        self._engine, self._on_time = engine, on_time
         self._slots = Slots(slots)
         self._waiting: WaitingQueue[Running] = WaitingQueue()
         self._most_waiting = most_waiting
         self._running: list[Running] = []
         self._work = asyncio.Event()
         self._draining = False
-        self._failure: Exception | None = None
         self._took_s = _FIRST_GUESS_S
-        self.on_time: Callable[[Span, float], object] = lambda span, seconds: None
-        """Told how long things took."""
-
-    @property
-    def failure(self) -> Exception | None:
-        """What ended the engine."""
-        return self._failure
 
     @property
     def running(self) -> int:
@@ -132,12 +125,12 @@ class Scheduler:
         """
         if not request.prompt or request.max_tokens < 1 or len(request.prompt) + request.max_tokens > self.length:
             raise ValueError(f"{len(request.prompt)} + {request.max_tokens} tokens do not fit in {self.length}")
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         if self._draining:
             raise Draining("the server is about to end")
         self.check_room()
-        running = Running(request, self._clock())
+        running = Running(request, time.monotonic())
         loop = asyncio.get_running_loop()
         running.timers = [loop.call_later(request.wait_s, self._expire, running, True),
                           loop.call_later(request.total_s, self._expire, running, False)]  # fmt: skip
@@ -154,8 +147,8 @@ class Scheduler:
 
     @property
     def retry_after_s(self) -> float:
-        """A slot is free every `took / slots` seconds, and all who wait are before a new one. Up to twice that, so that
-        a crowd which is refused at once does not come back at once."""
+        """A slot is free every `took / slots` seconds: when half of those who wait, to all of them, have had one. It
+        differs, so that a crowd which is refused at once does not come back at once."""
         return max(1.0, self._took_s / self._slots.count * (1 + self.waiting / 2)) * random.uniform(1, 2)
 
     def cancel(self, running: Running) -> None:
@@ -201,7 +194,7 @@ class Scheduler:
     async def drain(self) -> None:
         """Take nothing new, and return when everything that was let in has its answer."""
         self._draining = True
-        while (self._running or len(self._waiting)) and self._failure is None:
+        while (self._running or len(self._waiting)) and self.failure is None:
             await asyncio.sleep(0.02)
 
     async def run(self) -> None:
@@ -211,15 +204,13 @@ class Scheduler:
                 self._tidy()
                 if not self._running:
                     self._work.clear()
-                    if len(self._waiting):
-                        continue
                     await self._work.wait()
                     continue
                 await self._prefill()
                 await self._decode()
                 await asyncio.sleep(0)
         except Exception as error:
-            self._failure = error
+            self.failure = error
             for one in [*self._running, *self._waiting]:
                 if not one.ended:
                     self._over(one)
@@ -234,13 +225,13 @@ class Scheduler:
         for one in [one for one in self._running if one.ended]:
             self._running.remove(one)
             self._slots.free(one.slot, one.holds())
-        now = self._clock()
+        now = time.monotonic()
         while self._slots.free_count and len(self._waiting):
             one = self._waiting.pop()
             one.slot, one.read = self._slots.take(one.request.prompt)
             one.reused, one.started_s = one.read, now
             self.counts.reused_tokens += one.read
-            self.on_time("queue", now - one.arrived_s)
+            self._on_time("queue", now - one.arrived_s)
             self._running.append(one)
 
     async def _prefill(self) -> None:
@@ -273,20 +264,20 @@ class Scheduler:
         """A token to the one who asked, and its end where this was the last."""
         one.answer.append(choice.token)
         if one.ended:  # left while the engine worked
-            return None
-        now = self._clock()
+            return
+        now = time.monotonic()
         if len(one.answer) == 1:
-            self.on_time("first_token", now - one.arrived_s)
+            self._on_time("first_token", now - one.arrived_s)
         else:
-            self.on_time("between_tokens", now - one.told_s)
+            self._on_time("between_tokens", now - one.told_s)
         one.told_s = now
         if choice.token in one.request.stop_tokens:
-            return self._end(one, "stop")
+            self._end(one, "stop")
+            return
         self.counts.answer_tokens += 1
         one.out.put_nowait(choice)
         if len(one.answer) == one.request.max_tokens:
             self._end(one, "length")
-        return None
 
     def _end(self, one: Running, reason: FinishReason) -> None:
         self._close(one)
@@ -295,6 +286,6 @@ class Scheduler:
     def _close(self, one: Running) -> None:
         self._over(one)
         self.counts.finished += 1
-        now = self._clock()
+        now = time.monotonic()
         self._took_s += 0.1 * (now - one.started_s - self._took_s)
-        self.on_time("request", now - one.arrived_s)
+        self._on_time("request", now - one.arrived_s)

@@ -76,7 +76,11 @@ def listen(host: str, port: int) -> socket.socket:
     except (socket.gaierror, UnicodeError) as error:
         raise UserError(f"serve.host: {host}\n  There is no such address: {error}.\n  Try: serve.host=127.0.0.1"
                         ) from None  # fmt: skip
-    found = socket.socket(family, kind, protocol)
+    try:
+        found = socket.socket(family, kind, protocol)
+    except OSError as error:  # a kernel without this family
+        raise UserError(f"serve.host: {host}\n  This machine has no such addresses: {error.strerror}.\n"
+                        "  Try: serve.host=127.0.0.1") from None  # fmt: skip
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)

@@ -30,7 +30,7 @@ from msparallel.serve.metrics import ServeMetrics
 from msparallel.serve.protocol import Loading
 from msparallel.serve.requests import Draining, Expired, QueueFull, Request
 from msparallel.serve.sampling import Sampling
-from msparallel.serve.scheduler import EngineLike, Scheduler
+from msparallel.serve.scheduler import Answer, EngineLike, Scheduler
 from msparallel.serve.text_tokenizer import TextTokenizer
 
 State = Literal["starting", "ready", "draining", "failed"]
@@ -109,8 +109,8 @@ class Service:
             await engine.start(told)
             settings = self.settings
             self.scheduler = Scheduler(engine, slots=settings.max_concurrency, length=settings.max_length,
-                                       chunk=self.chunk, most_waiting=settings.max_waiting)  # fmt: skip
-            self.scheduler.on_time = self.metrics.took
+                                       chunk=self.chunk, most_waiting=settings.max_waiting,
+                                       on_time=self.metrics.took)  # fmt: skip
             if self.state == "starting":
                 self.state = "ready"
             await self.scheduler.run()
@@ -136,7 +136,9 @@ class Service:
         if self.state == "draining":
             raise _draining()
         if self.scheduler is None:
-            raise ApiError(503, f"The server is starting: {self.loading_text()}.", code="starting", retry_after_s=5)
+            loading = self.loading
+            told = f"{loading.what}, {loading.done} of {loading.total}" if loading else "the engine's process begins"
+            raise ApiError(503, f"The server is starting: {told}.", code="starting", retry_after_s=5)
         return self.scheduler
 
     def check_room(self) -> None:
@@ -145,11 +147,6 @@ class Service:
             self.check_ready().check_room()
         except QueueFull as full:
             raise _full(full) from None
-
-    def loading_text(self) -> str:
-        """How far the engine has come."""
-        loading = self.loading
-        return f"{loading.what}, {loading.done} of {loading.total}" if loading else "the engine's process begins"
 
     async def text_prompt(self, text: str) -> list[int]:
         """Ids of a text. Raises ApiError where it is far longer than the context."""
@@ -236,7 +233,7 @@ class TextAnswer:
         reason: `stop` or `length`, known at the end.
     """
 
-    def __init__(self, scheduler: Scheduler, request: Request, answer: Any, text: AnswerText):
+    def __init__(self, scheduler: Scheduler, request: Request, answer: Answer, text: AnswerText):
         self._scheduler, self._answer, self._text = scheduler, answer, text
         self.prompt_tokens = len(request.prompt)
         self.answer_tokens = 0

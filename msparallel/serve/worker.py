@@ -50,13 +50,13 @@ def main(arguments: list[str]) -> int:
         try:
             _serve(channel, say, resolve(load_recipe(recipe, overrides)), rank)
         except UserError as error:
-            say(Failed(str(error)))
+            say(Failed(str(error), error.exit_code))
             return error.exit_code
         except (BrokenPipeError, ConnectionResetError):
             return 0  # the server is gone
         except Exception as error:  # the process's last word: the server reads it, its log keeps the traceback
             traceback.print_exc()
-            say(Failed(f"  {type(error).__name__}: {error}"))
+            say(Failed(f"{type(error).__name__}: {error}", 1))
             return 1
     return 0
 

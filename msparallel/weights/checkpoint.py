@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from msparallel.errors import UserError, short
+from msparallel.train.checkpoint import FORMAT, VERSION
 from msparallel.weights.tensor_file import TensorFile
 
-FORMAT, VERSION = "msparallel-checkpoint", 1
 Bounds = Sequence[tuple[int, int]]
 
 
@@ -45,7 +45,7 @@ class TrainedCheckpoint:
     step: int
     state: dict[str, Any]
     shapes: dict[str, tuple[int, ...]]
-    _pieces: dict[str, tuple[Piece, ...]]
+    _pieces: dict[str, list[Piece]]
     _stack: ExitStack
 
     @classmethod
@@ -64,17 +64,13 @@ class TrainedCheckpoint:
             for folder in [path / f"rank_{rank:04d}" for rank in range(ranks)] or [path]:
                 described = _object(folder / "slices.json") if ranks else head
                 _add(folder, described.get("parameters"), kinds, stack, pieces, shapes)
-            held = {name: tuple(dict.fromkeys(found)) for name, found in pieces.items()}
-            return cls(path, step, state, shapes, held, stack.pop_all())
+            return cls(path, step, state, shapes, pieces, stack.pop_all())
 
     def __enter__(self) -> TrainedCheckpoint:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.shapes
 
     def read(self, name: str, bounds: Bounds | None = None, whole: Sequence[int] | None = None) -> np.ndarray:
         """A parameter, or the part [start, stop) of each dim.
@@ -95,7 +91,6 @@ class TrainedCheckpoint:
         if len(pieces) == 1 and pieces[0].bounds == wanted:
             return pieces[0].file.read(name)
         values: np.ndarray | None = None
-        missing = int(np.prod([stop - start for start, stop in wanted]))
         filled = np.zeros([stop - start for start, stop in wanted], bool)
         for piece in pieces:
             common = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(wanted, piece.bounds, strict=True)]
@@ -110,8 +105,8 @@ class TrainedCheckpoint:
             values = np.empty(filled.shape, part.dtype) if values is None else values
             values[into], filled[into] = part, True
         if values is None or not filled.all():
-            lacking = missing - int(filled.sum())
-            raise UserError(f"{self.path}\n  {lacking:,} of {missing:,} values of {name} are in no rank's file.")
+            missing = filled.size - int(filled.sum())
+            raise UserError(f"{self.path}\n  {missing:,} of {filled.size:,} values of {name} are in no rank's file.")
         return values
 
 
@@ -125,8 +120,11 @@ def _add(folder: Path, parameters: Any, kinds: Sequence[str], stack: ExitStack, 
         try:
             file, shape = value["file"], tuple(int(size) for size in value["shape"])
             bounds = tuple((int(start), int(stop)) for start, stop in value["slice"])
-        except (TypeError, KeyError, ValueError):
-            raise UserError(f"{folder}\n  The description of {short(name, 100)} is damaged.") from None
+            inside = all(0 <= start <= stop <= size for (start, stop), size in zip(bounds, shape, strict=True))
+        except (TypeError, KeyError, ValueError, OverflowError):
+            inside = False
+        if not inside:
+            raise UserError(f"{folder}\n  The description of {short(name, 100)} is damaged.")
         if file not in [f"{kind}.safetensors" for kind in kinds]:
             continue
         if file not in files:

@@ -75,18 +75,17 @@ class HuggingFaceFolder:
         Raises:
             UserError: it is not there, or has another shape.
         """
-        source = EMBEDDING if name == HEAD and HEAD not in self._files and self.shape.tie_embeddings else name
-        if experts := _EXPERTS.fullmatch(source):
+        if experts := _EXPERTS.fullmatch(name):
             return self._stacked(experts, bounds, whole)
-        shape = self._shape(source)
+        shape = self._shape(name)
         rows = whole[0] if whole else shape[0]
         padded = name in (EMBEDDING, HEAD) and rows >= shape[0] >= self.shape.vocab_size
         if whole is not None and tuple(whole) != shape and not (padded and tuple(whole[1:]) == shape[1:]):
-            raise self._wrong(source, shape, whole)
+            raise self._wrong(name, shape, whole)
         if bounds is None:
             bounds = [(0, rows), *((0, size) for size in shape[1:])]
         start, stop = bounds[0]
-        held = self._files[source].read(source, [(min(start, shape[0]), min(stop, shape[0])), *bounds[1:]])
+        held = self._files[name].read(name, [(min(start, shape[0]), min(stop, shape[0])), *bounds[1:]])
         missing = stop - start - held.shape[0]
         return np.concatenate([held, np.zeros((missing, *held.shape[1:]), held.dtype)]) if missing else held
 

@@ -32,19 +32,18 @@ class Source(Protocol):
     def read(
         self, name: str, bounds: Sequence[tuple[int, int]] | None = None, whole: Sequence[int] | None = None
     ) -> np.ndarray:
-        """A parameter or a part of it; `whole` is the shape that it must have."""
+        """A parameter under our name, or the part [start, stop) of each dim; `whole` is the shape that the whole must
+        have."""
 
 
 @dataclass(frozen=True)
 class Weights:
     """Attributes:
     tokenizer: folder with tokenizer.json; None where bytes are the tokens.
-    origin: for a person.
     """
 
     source: Source
     tokenizer: Path | None
-    origin: str
 
 
 class RandomWeights:
@@ -73,14 +72,14 @@ class RandomWeights:
 def open_weights(where: str, shape: ModelShape) -> Weights:
     """Raises UserError: nothing there, or weights of another model."""
     if where == RANDOM:
-        return Weights(RandomWeights(shape), None, "random values")
+        return Weights(RandomWeights(shape), None)
     path = Path(where)
     if (path / "config.json").is_file():
         folder = HuggingFaceFolder.open(path)
         check_same_model(shape, folder.shape, path)
-        return Weights(folder, path, str(path))
+        return Weights(folder, path)
     step = _step_folder(path)
-    return Weights(TrainedCheckpoint.open(step), step.parent.parent, str(step))
+    return Weights(TrainedCheckpoint.open(step), step.parent.parent)
 
 
 def open_source(where: str) -> HuggingFaceFolder | TrainedCheckpoint:

@@ -75,10 +75,6 @@ class TensorFile:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._entries[name].shape
 
-    def dtype(self, name: str) -> str:
-        """The format's word: F32, F16, BF16, ..."""
-        return self._entries[name].dtype
-
     def read(self, name: str, bounds: Sequence[tuple[int, int]] | None = None) -> np.ndarray:
         """A tensor, or the part [start, stop) of each dim that `bounds` names; bfloat16 comes as float32."""
         entry = self._entries[name]

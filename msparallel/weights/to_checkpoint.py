@@ -19,8 +19,9 @@ import numpy as np
 from msparallel.errors import UserError
 from msparallel.plan import Plan
 from msparallel.planner.shards import parameters, predict_shards
+from msparallel.train.checkpoint import FORMAT, VERSION
 from msparallel.train.resume import cutting, free_choices, identity
-from msparallel.weights.checkpoint import FORMAT, VERSION, TrainedCheckpoint
+from msparallel.weights.checkpoint import TrainedCheckpoint
 from msparallel.weights.fresh_folder import fresh_folder, write_json
 from msparallel.weights.hugging_face import HuggingFaceFolder
 from msparallel.weights.write_tensors import Planned, write_tensors
@@ -28,12 +29,10 @@ from msparallel.weights.write_tensors import Planned, write_tensors
 MOMENTS = ("adam_m", "adam_v")
 """Prefixes of AdamW's values in a checkpoint."""
 Progress = Callable[[int], object]
-Source = TrainedCheckpoint | HuggingFaceFolder
+Opened = TrainedCheckpoint | HuggingFaceFolder
 
 
-def to_checkpoint(
-    source: Source, plan: Plan, root: Path, progress: Progress = lambda count: None
-) -> Path:
+def to_checkpoint(source: Opened, plan: Plan, root: Path, progress: Progress = lambda count: None) -> Path:
     """Write `root/step_N` in the slices of `plan`'s ranks, so that a run of the plan goes on from it.
 
     A training checkpoint keeps its step, its optimizer state and its place in the data. Weights of Hugging Face become
@@ -48,11 +47,7 @@ def to_checkpoint(
     if final.exists():
         raise UserError(f"{final}\n  It is there already. Move it away, or name another folder.")
     ranks = plan.world_size if plan.shards else 0
-    root.mkdir(parents=True, exist_ok=True)
-    names = {name for name, *_ in parameters(plan)}
-    scalars = [] if isinstance(source, HuggingFaceFolder) else [
-        name for name in source.shapes if not name.startswith(MOMENTS) and name not in names
-    ]  # fmt: skip
+    scalars = _scalars(source, {name for name, *_ in parameters(plan)})
     needed = sum(part.local_bytes for rank in range(max(ranks, 1)) for part in predict_shards(plan, rank).values())
     head: dict[str, Any] = {"format": FORMAT, "version": VERSION, "step": step, "ranks": ranks, "state": state}
     with fresh_folder(final, needed * (1 + len(MOMENTS))) as partial:
@@ -68,7 +63,7 @@ def to_checkpoint(
     return final
 
 
-def _state(source: Source, plan: Plan) -> tuple[dict[str, Any], int]:
+def _state(source: Opened, plan: Plan) -> tuple[dict[str, Any], int]:
     """What `state.json` says, and the step. Raises UserError where the checkpoint is of another run."""
     shape = plan.shape
     if isinstance(source, HuggingFaceFolder):
@@ -89,9 +84,8 @@ def _state(source: Source, plan: Plan) -> tuple[dict[str, Any], int]:
 
 
 def _write_rank(
-    source: Source, plan: Plan, rank: int, scalars: list[str], folder: Path,
-    progress: Progress,
-) -> dict[str, Any]:  # fmt: skip
+    source: Opened, plan: Plan, rank: int, scalars: list[tuple[str, np.ndarray]], folder: Path, progress: Progress
+) -> dict[str, Any]:
     """The two files of one rank, or of all, and their description."""
     held = predict_shards(plan, rank)
     described: dict[str, Any] = {}
@@ -106,7 +100,7 @@ def _write_rank(
             own = f"{moment}.{name}"
             optimizer.append(Planned(own, "F32", shard.local_shape, _reader(source, own, part.bounds, part.shape)))
             described[own] = {"file": "optimizer.safetensors", **entry}
-    for name, values in _scalars(source, scalars):
+    for name, values in scalars:
         dtype = "I32" if values.dtype == np.int32 else "F32"
         optimizer.append(Planned(name, dtype, values.shape, lambda values=values: values))
         described[name] = {"file": "optimizer.safetensors", "dtype": str(values.dtype), "shape": list(values.shape),
@@ -119,14 +113,14 @@ def _write_rank(
     return {"files": files, "parameters": described}
 
 
-def _scalars(source: Source, names: list[str]) -> list[tuple[str, np.ndarray]]:
-    """What every rank holds whole: the number of the step, and what float16 needs."""
+def _scalars(source: Opened, model: set[str]) -> list[tuple[str, np.ndarray]]:
+    """What every rank holds whole, beside `model`'s parameters: the number of the step, and what float16 needs."""
     if isinstance(source, HuggingFaceFolder):
         return [("global_step", np.zeros(1, np.int32))]
-    return [(name, source.read(name)) for name in names]
+    return [(name, source.read(name)) for name in source.shapes if not name.startswith(MOMENTS) and name not in model]
 
 
-def _reader(source: Source, name: str, bounds: Any, whole: Any) -> Callable[[], np.ndarray]:
+def _reader(source: Opened, name: str, bounds: Any, whole: Any) -> Callable[[], np.ndarray]:
     if name.startswith(MOMENTS) and isinstance(source, HuggingFaceFolder):
         return lambda: np.zeros([stop - start for start, stop in bounds], np.float32)
     return lambda: source.read(name, bounds, whole)

@@ -51,9 +51,10 @@ def to_hugging_face(
     planned = [_planned(source, shape, shapes, name, DTYPES[dtype]) for name in _their_names(shape, shapes)]
     config = model_config(shape, kind) | {"architectures": [_CLASSES[kind]], "hidden_act": "silu", "dtype": dtype}
     with fresh_folder(target, sum(one.size_bytes for one in planned)) as partial:
-        for name in COMPANIONS if companions else ():
-            if companions and (companions / name).is_file():
-                shutil.copyfile(companions / name, partial / name)
+        if companions is not None:
+            for path in (companions / name for name in COMPANIONS):
+                if path.is_file():
+                    shutil.copyfile(path, partial / path.name)
         write_json(partial / "config.json", config)
         _write_shards(partial, planned, most_bytes, progress)
     return target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -53,11 +54,30 @@ def test_a_port_that_is_taken_is_exit_code_1(tmp_path):
     assert (code, out) == (1, "") and "Another program listens there" in err and str(port) in err
 
 
+def test_a_kernel_without_a_hosts_kind_of_addresses_is_told(monkeypatch):
+    from msparallel.errors import UserError
+    from msparallel.serve.server import listen
+
+    def none(*words):
+        raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+
+    monkeypatch.setattr(socket, "socket", none)
+    with pytest.raises(UserError, match="not supported by protocol.\n  Try: serve.host=127.0.0.1"):
+        listen("::1", 0)
+
+
 def test_prompts_from_stdin_are_text(tmp_path):
     code, _, err = run("generate", "serve_tiny_cpu", cwd=tmp_path, stdin=b"\xff\xfe")
     assert code == 2 and "stdin is not UTF-8" in err
     code, _, err = run("generate", "serve_tiny_cpu", "-", cwd=tmp_path, stdin=b"a" * 1100)
     assert code == 2 and "the prompt has 1100" in err or "It has 1100 tokens" in err
+
+
+@pytest.mark.parametrize("character", ["a", "é", "中"])
+def test_more_than_a_prompt_from_stdin_is_refused_and_not_cut(tmp_path, character):
+    data = (character.encode() * (9 << 20))[: 9 << 20]
+    code, out, err = run("generate", "serve_tiny_cpu", cwd=tmp_path, stdin=data)
+    assert (code, out) == (2, "") and "more than 8 MiB" in err
 
 
 def test_keys_are_never_shown(tmp_path):

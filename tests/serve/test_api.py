@@ -288,7 +288,9 @@ def test_a_body_has_a_largest_size_also_when_it_does_not_say_so(server):
 
 def test_other_paths_methods_and_models(server):
     assert error(httpx.get(server.address + "/nothing"), 404)["message"] == "There is no such path."
-    error(httpx.get(server.address + "/v1/completions"), 405)
+    other = httpx.get(server.address + "/v1/completions")
+    error(other, 405)
+    assert other.headers["allow"] == "POST"
     told = error(post(server, "completions", {"model": "gpt-4\x1b[31m", "prompt": "a"}), 404)
     assert told["code"] == "model_not_found" and "\x1b" not in told["message"] and MODEL in told["message"]
     assert error(httpx.get(server.address + "/v1/models/other/one"), 404)["param"] == "model"
@@ -546,6 +548,15 @@ def test_a_large_wrong_body_is_refused_at_its_first_problem(server, change):
     told = error(post(server, "completions", {"model": MODEL, "prompt": "a", "max_tokens": 1, **change}), 400)
     assert len(told["message"]) < 1000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1_500_000  # KiB
+
+
+@pytest.mark.parametrize("key", ["metadata", "tools", "prompt", "colour"])
+def test_a_deep_body_is_refused(server, key):
+    """Shallow enough for the JSON reader, too deep for whoever looks through it."""
+    for levels in (*range(100, 900, 100), *range(900, 1000, 4)):
+        value = '{"a":' * levels + "1" + "}" * levels if key == "metadata" else "[" * levels + "]" * levels
+        body = f'{{"model": "{MODEL}", "{key}": {value}}}'
+        error(httpx.post(f"{server.address}/v1/completions", content=body, headers=JSON, timeout=30), 400)
 
 
 @pytest.mark.parametrize("messages", [

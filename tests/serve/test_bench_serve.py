@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from msparallel.cli.bench_serve import _table
 from msparallel.serve import load as load_module
 from msparallel.serve.load import Load, Seen, _piece, closed_loop, summary
 
@@ -142,6 +143,19 @@ def test_who_is_refused_comes_again_when_the_server_says(server, monkeypatch, he
     monkeypatch.setattr(load_module.asyncio, "sleep", record)
     seen = asyncio.run(closed_loop(Load(url=url_of(server), model="m"), clients=1, requests=3))
     assert [one.status for one in seen] == [429] * 3 and slept == [waits] * 2  # not after the last
+
+
+def test_without_a_whole_answer_there_is_no_rate():
+    found = summary([Seen(0.5, status=429, error="HTTP 429"), Seen(0.7, error="gone")])
+    assert (found.duration_s, found.tokens_per_s, found.requests_per_s) == (0.0, 0.0, 0.0)
+    assert (found.refused, found.failed, found.errors) == (1, 1, {"HTTP 429": 1, "gone": 1})
+
+
+def test_failures_of_all_points_of_a_sweep_are_added_up():
+    results = [(point, summary([Seen(0.0, error="gone")] * count + [Seen(0.0, status=429, error="HTTP 429")]))
+               for point, count in ((1.0, 3), (4.0, 2))]  # fmt: skip
+    told = _table(results, "concurrency").splitlines()
+    assert [line for line in told if line.startswith("Failed")] == ["Failed 5 x: gone"]
 
 
 KEYS = ("choices", "text", "usage", "prompt_tokens", "completion_tokens", "error")

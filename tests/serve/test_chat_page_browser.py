@@ -67,6 +67,19 @@ def test_stop_and_new(browser):
         assert browser.run("return document.querySelectorAll('.message').length") == 0
 
 
+def test_new_while_an_answer_comes_leaves_nothing_of_it(browser):
+    with served(FakeEngine(speaks=next_letter, step_s=0.01), max_concurrency=1) as server:
+        opened(browser, server)
+        browser.run(SET, "tokens", "60")
+        browser.run(SEND, "First")
+        wait_until(lambda: len((browser.run(BODIES, "assistant") or [""])[0]) > 5)
+        browser.run("document.getElementById('clear').click()")
+        wait_until(lambda: browser.run(IDLE))
+        browser.run(SEND, "Second")
+        wait_until(lambda: browser.run(BODIES, "assistant") != [] and browser.run(IDLE))
+        assert asked(server).startswith("User: Second\nAssistant:")
+
+
 def test_keys_and_errors_are_told(browser):
     with served(FakeEngine(speaks=says("ok")), keys=("a-key-for-this-test-only",)) as server:
         browser.open(server.address + "/")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tiny_recipe import write_recipe
 
 pytestmark = pytest.mark.cpu
 FOLDER = Path(__file__).parents[1] / "fixtures" / "generation"
@@ -26,6 +27,31 @@ def served(request):
         engine = Engine(folder.shape, slots=4, length=160)
         engine.load(folder)
     return engine, json.loads((path / "expected.json").read_text())
+
+
+def test_a_checkpoint_of_a_model_whose_head_is_its_embedding(tmp_path):
+    """The engine's head is a matrix of its own; a checkpoint has none."""
+    from msparallel.plan import resolve
+    from msparallel.recipe.load import load_recipe
+    from msparallel.serve.engine import Engine
+    from msparallel.weights.checkpoint import TrainedCheckpoint
+    from msparallel.weights.hugging_face import HuggingFaceFolder
+    from msparallel.weights.source import check_same_model
+    from msparallel.weights.to_checkpoint import to_checkpoint
+
+    recipe = write_recipe(
+        tmp_path, model__num_layers=2, model__hidden_size=32, model__num_heads=4, model__num_kv_heads=2,
+        model__ffn_size=64, model__vocab_size=259, model__head_dim=16, model__qk_norm=True, model__tie_embeddings=True,
+        model__rope_theta=1e6, model__max_positions=256,
+    )  # fmt: skip
+    plan, expected = resolve(load_recipe(recipe)), json.loads((FOLDER / "qwen3" / "expected.json").read_text())
+    with HuggingFaceFolder.open(FOLDER / "qwen3") as folder:
+        check_same_model(plan.shape, folder.shape, FOLDER)
+        step = to_checkpoint(folder, plan, tmp_path / "checkpoints")
+    engine = Engine(plan.shape, slots=1, length=160)
+    with TrainedCheckpoint.open(step) as trained:
+        engine.load(trained)
+    assert _prefill(engine, 0, expected["prompts"][1], 128) == expected["greedy"][1][0]
 
 
 def _prefill(engine, slot, prompt, chunk):

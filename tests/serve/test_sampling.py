@@ -46,6 +46,22 @@ def test_top_p_over_a_flat_vocabulary_looks_beyond_its_first_look():
     assert max(drawn) < 2500 and max(drawn) > 2000
 
 
+@pytest.mark.parametrize("top_k", [5000, 10**6])
+def test_a_top_k_that_keeps_all_changes_nothing_of_top_p(top_k):
+    """Beyond the first look: its tokens hold more than top_p, and are not all there is."""
+    logits = np.random.default_rng(4).standard_normal((1, 5000)).astype(np.float32)
+    for seed in range(200):
+        without, keeps_all = (choose(logits, [(Sampling(top_k=kept, top_p=0.5, seed=seed), 0)]) for kept in (0, top_k))
+        assert without == keeps_all
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-310, 1e-300, 1e-9])
+@pytest.mark.parametrize("cut", [{}, {"top_p": 0.9}, {"top_k": 2}])
+def test_a_temperature_of_next_to_nothing_takes_the_likeliest(temperature, cut):
+    logits = np.array([[-3.0, 12.0, 40.0, 7.0]], np.float32)
+    assert choose(logits, [(Sampling(temperature=temperature, **cut), 0)])[0].token == 2
+
+
 def test_greedy_takes_the_first_of_equals():
     assert choose(np.array([[1, 3, 3, 0]], np.float32), [(Sampling(temperature=0), 5)])[0].token == 1
 

@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from msparallel.cli.main import main
+from msparallel.errors import UserError
 from msparallel.plan import resolve
 from msparallel.recipe.load import load_recipe
 from msparallel.weights.checkpoint import TrainedCheckpoint
@@ -186,6 +187,7 @@ def test_the_verb_says_what_it_wrote_and_what_is_next(tmp_path, monkeypatch, cap
     ([str(FOLDER / "llama"), "--to", "quickstart"], "model.hidden_size is 256 in the recipe and 32 there"),
     ([str(FOLDER / "llama"), "--to", "qwen3_8b_serve_tp1"], "has no `train` section"),
     ([str(FOLDER / "llama"), "--to", "quickstart", "--dtype", "bfloat16"], "a checkpoint has float32"),
+    ([str(FOLDER / "llama"), "--to", "quickstart", "--max-shard-gb", "5"], "a checkpoint has two for each rank"),
     ([str(FOLDER / "llama"), "--to", "nothing_like_it"], "nothing_like_it"),
 ])  # fmt: skip
 def test_what_cannot_be_converted_is_refused(tmp_path, monkeypatch, capsys, words, told):
@@ -193,6 +195,30 @@ def test_what_cannot_be_converted_is_refused(tmp_path, monkeypatch, capsys, word
     code, out, err = run(*words, capsys=capsys)
     assert (code, out) == (2, "") and told in err and "Traceback" not in err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("change", [
+    {"slice": [[0, 32]]}, {"slice": [[0, 5], [0, 32], [0, 1]]}, {"slice": [[0, 10**9], [0, 32]]}, {"slice": [[-5, 0]]},
+    {"slice": 7}, {"slice": [[0]]}, {"shape": [32]}, {"shape": [1, 1]}, {"shape": "ab"}, {"shape": [float("inf")]},
+    {"slice": None, "shape": None}, {"file": None, "slice": []},
+])  # fmt: skip
+def test_a_description_that_is_damaged_is_told(tmp_path, change):
+    step = _trained(tmp_path)
+    state = json.loads((step / "state.json").read_text())
+    state["parameters"]["model.layers.0.self_attn.q_proj.weight"] |= change
+    (step / "state.json").write_text(json.dumps(state))
+    with pytest.raises(UserError, match="description of model.layers.0.self_attn.q_proj.weight is damaged"):
+        TrainedCheckpoint.open(step)
+
+
+@pytest.mark.parametrize("target", ["llama_one.yaml", "hugging-face"])
+def test_a_file_where_a_folder_is_to_be(tmp_path, monkeypatch, capsys, target):
+    monkeypatch.chdir(tmp_path)
+    step = _trained(tmp_path)
+    Path("file").write_text("mine")
+    code, out, err = run(str(step), "--to", target, "-o", "file/x", capsys=capsys)
+    assert (code, out) == (1, "") and "It cannot be written: Not a directory" in err
+    assert Path("file").read_text() == "mine"
 
 
 def test_a_checkpoint_of_another_run_is_refused_with_what_differs(tmp_path, monkeypatch, capsys):
