@@ -5,7 +5,8 @@ with room for the longest answer, so that one which was let in can always be fin
 in which clients take turns; beyond that a request is refused and told when to come again.
 
 A turn of the loop reads one piece of one prompt, then takes one step of all requests that are answering: a long prompt
-delays the others by one piece a token, not by all of it.
+delays the others by one piece a token, not by all of it. Only while more requests are reading than answering, one piece
+follows the other.
 
 >>> scheduler = Scheduler(engine, slots=8, length=4096, chunk=128, most_waiting=32)  # doctest: +SKIP
 >>> task = asyncio.create_task(scheduler.run())  # doctest: +SKIP
@@ -235,10 +236,15 @@ class Scheduler:
             self._running.append(one)
 
     async def _prefill(self) -> None:
-        """One piece of the prompt that came first."""
-        one = next((one for one in self._running if one.prefilling and not one.ended), None)
-        if one is None:
-            return
+        """One piece of the prompt that came first, and on while more requests wait for their first token than for their
+        next: a piece takes about as long as a step, and the larger crowd goes first."""
+        while reading := [one for one in self._running if one.prefilling and not one.ended]:
+            await self._read(reading[0])
+            going = [one for one in self._running if not one.ended]
+            if 2 * sum(one.prefilling for one in going) <= len(going):
+                return
+
+    async def _read(self, one: Running) -> None:
         piece = one.request.prompt[one.read : one.read + self.chunk]
         last = one.read + len(piece) == len(one.request.prompt)
         chosen = await self._engine.ask(Prefill(one.slot, one.read, piece, one.request.sampling if last else None))

@@ -67,7 +67,7 @@ async def ours() -> None:
     )
     engine = EngineClient(resolve(load_recipe(str(recipe))), folder / "engine.log")
     began = time.perf_counter()
-    await engine.start()
+    await engine.start(lambda loading: None)
     print(json.dumps({"ready_s": time.perf_counter() - began}), flush=True)
     scheduler = Scheduler(engine, slots=SLOTS, length=LENGTH, chunk=128, most_waiting=1000)
     loop = asyncio.create_task(scheduler.run())

@@ -68,6 +68,23 @@ def test_a_long_prompt_delays_the_others_by_a_piece_a_token():
     run(test)
 
 
+@pytest.mark.parametrize(
+    ("at_once", "order"), [(1, "pd"), (2, "pdpd"), (3, "ppdpd"), (4, "ppdpdpd"), (8, "ppppdpdpdpdpd")]
+)
+def test_of_many_that_come_at_once_half_are_read_before_a_step(at_once, order):
+    async def test():
+        engine = FakeEngine()
+        found = scheduler(engine, slots=8, most_waiting=8)
+        answers = [found.submit(Request(prompt=[1, number], max_tokens=20)) for number in range(at_once)]
+        loop = asyncio.create_task(found.run())
+        await asyncio.gather(*map(collect, answers))
+        loop.cancel()
+        kinds = "".join("p" if isinstance(one, Prefill) else "d" for one in engine.asked)
+        assert kinds.startswith(order) and "p" not in kinds[len(order) :]
+
+    run(test)
+
+
 def test_the_queue_is_bounded_and_says_when_to_come_again():
     async def test():
         found = scheduler(FakeEngine())
