@@ -20,7 +20,6 @@ import mindspore as ms
 import numpy as np
 from mindspore import JitConfig, Tensor
 
-from msparallel.errors import UserError
 from msparallel.mesh import Mesh
 from msparallel.model.cache_blocks import SERVED_DTYPE, Blocks
 from msparallel.model.served import PagedTransformer
@@ -39,12 +38,8 @@ class PagedEngine(PagedBatches):
     """
 
     def __init__(self, plan: Plan, rank: int):
-        """Raises UserError where the recipe cuts the model over more than tensor parallel."""
         serve = plan.recipe.serve
         assert serve is not None, "only recipes that serve have an engine"
-        if plan.mesh.size != plan.mesh.tp:
-            raise UserError(f"{plan.recipe.path}\n  Serving cuts the model over model_parallel only; this recipe's "
-                            f"mesh is {plan.mesh}. A recipe of its own serves what it trains.")  # fmt: skip
         self.sizes = paged_buckets(serve.max_concurrency, serve.max_length)
         self._blocks = Blocks(slots=serve.max_concurrency, length=serve.max_length)
         self._mesh, self._rank, self._shards = plan.mesh, rank, plan.shards

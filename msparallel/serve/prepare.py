@@ -39,6 +39,13 @@ def prepare(plan: Plan, needs: str = "serve") -> TextTokenizer:
     check_installed(needs)
     if plan.nodes > 1:
         raise UserError(f"{plan.recipe.path}\n  Serving runs on one machine, the recipe has {plan.nodes}.")
+    if plan.mesh.size != plan.mesh.tp:
+        raise UserError(f"{plan.recipe.path}\n  Serving cuts the model over model_parallel only; this recipe's mesh is "
+                        f"{plan.mesh}. A recipe of its own serves what it trains.")  # fmt: skip
+    if plan.hardware.target != "CPU" and plan.attention != "flash":
+        raise UserError(f"{plan.recipe.path}\n  model.attention: plain serves on a processor only; its cache has one "
+                        "device's form. On Ascend a server takes the fused kernels.\n"
+                        "  Try: model.attention=auto")  # fmt: skip
     folder = open_weights(serve.weights, plan.shape).tokenizer
     vocab_size = plan.shape.vocab_size
     if folder is None:

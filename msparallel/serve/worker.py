@@ -100,16 +100,11 @@ def _serve(channel: socket.socket, say, plan: Plan, rank: int) -> None:
 
 
 def _engine(plan: Plan, rank: int) -> Engine | PagedEngine:
-    """For a processor, or for this rank's Ascend device. Raises UserError for plain attention on Ascend."""
+    """For a processor, or for this rank's Ascend device."""
     if plan.attention == "flash":
         from msparallel.serve.paged_engine import PagedEngine
 
         return PagedEngine(plan, rank)
-    if plan.hardware.target != "CPU":
-        raise UserError(
-            f"{plan.recipe.path}\n  model.attention: plain serves on a processor only; its cache has one device's "
-            "form. On Ascend a server takes the fused kernels.\n  Try: model.attention=auto"
-        )
     from msparallel.serve.engine import Engine
 
     serve = plan.recipe.serve

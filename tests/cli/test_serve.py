@@ -34,6 +34,8 @@ def run(*words: str, cwd: Path, stdin: bytes = b"", env: dict[str, str] | None =
     (("serve", "serve_tiny_cpu", "serve.host=192.0.2.1"), 2, "Nothing can listen there"),
     (("serve", "serve_tiny_cpu", "serve.max_waiting=-1"), 2, "serve.max_waiting"),
     (("serve", "qwen3_8b_serve_tp1", "serve.weights=random"), 2, "Ascend 910B"),
+    (("serve", "qwen3_8b_dp2_tp4", "serve.weights=random"), 2, "model_parallel only; this recipe's mesh is dp2 x tp4"),
+    (("serve", "qwen3_8b_serve_tp1", "serve.weights=random", "model.attention=plain"), 2, "model.attention=auto"),
     (("generate", "quickstart", "def"), 2, "There is no checkpoint of quickstart yet"),
     (("generate", "serve_tiny_cpu", ""), 2, "PROMPT 1 is empty"),
     (("generate", "serve_tiny_cpu", "a", "--max-tokens", "1024"), 2, "together they may have 1024"),

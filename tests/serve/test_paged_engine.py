@@ -86,14 +86,6 @@ def test_every_rank_reads_its_slices_only_and_together_they_are_the_whole():
         np.testing.assert_allclose(np.concatenate([one[name] for one in held], axis), whole, rtol=2**-8)
 
 
-def test_a_mesh_that_is_more_than_tensor_parallel_is_refused():
-    from msparallel.serve.paged_engine import PagedEngine
-
-    plan = resolve(load_recipe("qwen3_8b_dp2_tp4", ["serve.weights=random"]))
-    with pytest.raises(UserError, match="model_parallel only; this recipe's mesh is dp2 x tp4"):
-        PagedEngine(plan, rank=0)
-
-
 @pytest.mark.parametrize(("recipe", "kind"), [("qwen3_8b_serve_tp1", "PagedEngine"), ("serve_tiny_cpu", "Engine")])
 def test_the_worker_takes_the_engine_of_its_hardware(recipe, kind):
     from msparallel.serve.worker import _engine
