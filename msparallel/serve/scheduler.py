@@ -188,7 +188,7 @@ class Scheduler:
         """Everyone who still waits for something is told `error`."""
         for one in [*self._running, *self._waiting]:
             if not one.ended:
-                self.counts.cancelled += 1
+                self.counts.expired += 1
                 one.out.put_nowait(error)
                 self._leave(one)
 

@@ -52,7 +52,7 @@ def serve_alone(request: ServeRequest, folder: Path, says: Says) -> None:
     says("building the model")
     sizes = Buckets((request.slots,), (request.chunk,), (request.length,))
     engine = Engine(shape, slots=request.slots, length=request.length, sizes=sizes)
-    engine.load(DrawnWeights(shape))
+    engine.load(DrawnWeights())
     says("answering")
     answers = answered(engine, request.prompts, tokens=request.tokens, slots=request.slots, chunk=request.chunk)
     np.savez(folder / ANSWERS, *(answer.logits for answer in answers))

@@ -203,7 +203,7 @@ class VirtualEngine(PagedBatches):
     def __init__(self, programs: Sequence[RankProgram], plan: Plan, form: ServedForm, sizes: Buckets):
         super().__init__(form.blocks(plan), sizes, plan.shape.vocab_size, self._answer)
         self._graphs = {(graph.rows, graph.new): number for number, graph in enumerate(form.graphs)}
-        source = DrawnWeights(plan.shape)
+        source = DrawnWeights()
         values = {}
         for program in programs:
             kept = program.kept()

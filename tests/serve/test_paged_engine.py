@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from msparallel.errors import UserError
 from msparallel.mesh import Mesh
 from msparallel.plan import resolve
 from msparallel.recipe.load import load_recipe
@@ -93,13 +92,6 @@ def test_the_worker_takes_the_engine_of_its_hardware(recipe, kind):
     words = SMALL if recipe != "serve_tiny_cpu" else ("model.num_layers=1",)
     engine = _engine(resolve(load_recipe(recipe, words)), rank=0)
     assert type(engine).__name__ == kind
-
-
-def test_plain_attention_does_not_serve_on_ascend():
-    from msparallel.serve.worker import _engine
-
-    with pytest.raises(UserError, match="Try: model.attention=auto"):
-        _engine(plan_of("model.attention=plain"), rank=0)
 
 
 def test_msrun_starts_a_worker_for_every_rank(tmp_path):
