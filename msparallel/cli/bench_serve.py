@@ -69,6 +69,8 @@ def command(
 ) -> int:  # fmt: skip
     """Send load to the server at URL, and say what its clients see.
 
+    In a closed loop who is refused comes again when the server's Retry-After says.
+
     Exit code 1 where a request failed other than by a refusal (429), which is what a full server should say.
     """
     import asyncio

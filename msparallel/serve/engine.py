@@ -71,7 +71,7 @@ class Engine:
         else:
             name = EMBEDDING if parameter.name == HEAD and self.shape.tie_embeddings else parameter.name
             values = weights.read(name, whole=(rows, *width))
-        return np.ascontiguousarray((values.T if turned else values).astype(np.float32))
+        return np.ascontiguousarray(values.T if turned else values, np.float32)
 
     def warm_up(self, progress: Callable[[tuple[int, int, int]], object] = lambda shape: None) -> None:
         """Compile every graph that will be used; `progress` is told its (rows, new tokens, window)."""

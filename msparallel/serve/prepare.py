@@ -38,10 +38,12 @@ def prepare(plan: Plan, needs: str = "serve") -> TextTokenizer:
                         "  Try: serve.weights=PATH, of a Hugging Face folder or of a training run")  # fmt: skip
     check_installed(needs)
     if plan.nodes > 1:
-        raise UserError(f"{plan.recipe.path}\n  Serving runs on one machine, the recipe has {plan.nodes}.")
+        raise UserError(f"{plan.recipe.path}\n  Serving runs on one machine, the recipe has {plan.nodes}.\n"
+                        "  Try: cluster.nodes=1")  # fmt: skip
     if plan.mesh.size != plan.mesh.tp:
         raise UserError(f"{plan.recipe.path}\n  Serving cuts the model over model_parallel only; this recipe's mesh is "
-                        f"{plan.mesh}. A recipe of its own serves what it trains.")  # fmt: skip
+                        f"{plan.mesh}.\n  Try: a recipe like qwen3_8b_serve_tp2 with this model and "
+                        f"serve.weights={serve.weights}")  # fmt: skip
     if plan.hardware.target != "CPU" and plan.attention != "flash":
         raise UserError(f"{plan.recipe.path}\n  model.attention: plain serves on a processor only; its cache has one "
                         "device's form. On Ascend a server takes the fused kernels.\n"
