@@ -27,7 +27,7 @@ from typing import NoReturn
 
 from tqdm import tqdm
 
-from msparallel.compile.library import library_path
+from msparallel.compile.library import simulated_target
 from msparallel.compile.request import (
     EXIT_FILE,
     FAILURE_FILE,
@@ -107,7 +107,7 @@ def compile_ranks(
     )
     with interruptible() as check_interrupt:
         try:
-            library_path()  # built once, before several processes want it
+            simulated_target().path()  # built once, before several processes want it
             server = _start_server(Path(requests[0].folder).parent)
             while waiting or running:
                 check_interrupt()

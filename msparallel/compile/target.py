@@ -25,7 +25,7 @@ from mindspore.graph.api import _cell_graph_executor
 from mindspore.parallel import _utils as parallel_utils
 
 from msparallel.compile.graph import CONSTANTS_FILE, GRAPH_FILE, GROUPS_FILE
-from msparallel.compile.library import library_path
+from msparallel.compile.library import simulated_target
 from msparallel.errors import RunError
 
 WORLD = "hccl_world_group"
@@ -42,7 +42,7 @@ class SimulatedAscend:
         self._groups: dict[str, list[int]] = {}
         self._world_size = world_size
         os.environ.update(RANK_ID=str(rank), RANK_SIZE=str(world_size), MS_DEV_PRECOMPILE_ONLY="1")
-        self._library = _loaded(library_path())
+        self._library = _loaded(simulated_target().path())
         ms.set_context(mode=ms.GRAPH_MODE)
         ms.set_device("CPU")
         self._library.msparallel_register_groups()

@@ -1,13 +1,14 @@
-"""Layers of one device in fewer operators: what reads the same input is one product.
+"""Layers of one processor in few operators: what reads the same input is one product.
 
 In and out: as the layers they stand for, `Attention` and `FeedForward`. Weights are those of the separate
 projections, one below the other; `parts_of` says which, so that they can be read from where the separate ones are.
+What stands between the products is in `served_kernels.py`.
 
-A processor starts every operator anew, which takes a third of a step of decoding; with these a layer has 45 instead
-of 59.
+A processor starts every operator anew, which was a third of a step of decoding when a layer had 45 of them; now a
+dense one has 10.
 
 >>> parts_of("model.layers.0.mlp.gate_up_proj.weight", shape)  # doctest: +SKIP
-[Part(name='model.layers.0.mlp.gate_proj.weight', rows=1536, copies=1), Part(name='...up_proj.weight', ...)]
+[Part(name='model.layers.0.mlp.gate_proj.weight', rows=1536), Part(name='...up_proj.weight', rows=1536)]
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import mindspore as ms
-from mindspore import Parameter, nn, ops
+import numpy as np
+from mindspore import Parameter, Tensor, nn
 from mindspore.common.initializer import initializer
-from mindspore.ops.auto_generate import SiLU
 
 from msparallel.model.linear import Linear
-from msparallel.model.norm import RMSNorm
-from msparallel.model.rotary import Rotate
+from msparallel.model.served_kernels import attend, swiglu
 from msparallel.model.shape import ModelShape
 from msparallel.parallel_config import OpParallelConfig
 
@@ -29,73 +29,76 @@ from msparallel.parallel_config import OpParallelConfig
 class Part(NamedTuple):
     """Attributes:
     rows: of this parameter; 0: it is one row, a norm's weight [D].
-    copies: how often it stands there.
     """
 
     name: str
     rows: int
-    copies: int
 
 
 def parts_of(name: str, shape: ModelShape) -> list[Part]:
     """The parameters of training that a parameter consists of, from top to bottom; of one that is not packed, none."""
     heads, kv, d, f = shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.ffn_size
     packed = {
-        "qkv_proj": [("q_proj", heads * d, 1), ("k_proj", kv * d, 1), ("v_proj", kv * d, 1)],
-        "qk_norm": [("q_norm", 0, heads), ("k_norm", 0, kv)],
-        "gate_up_proj": [("gate_proj", f, 1), ("up_proj", f, 1)],
+        "qkv_proj": [("q_proj", heads * d), ("k_proj", kv * d), ("v_proj", kv * d)],
+        "qk_norm": [("q_norm", 0), ("k_norm", 0)],
+        "gate_up_proj": [("gate_proj", f), ("up_proj", f)],
     }
     path, _, parameter = name.rpartition(".")
     block, _, cell = path.rpartition(".")
-    return [Part(f"{block}.{part}.{parameter}", rows, copies) for part, rows, copies in packed.get(cell, [])]
+    return [Part(f"{block}.{part}.{parameter}", rows) for part, rows in packed.get(cell, [])]
+
+
+class QkNorm(nn.Cell):
+    """Weights of the norms of queries and keys, [2, D]."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = Parameter(initializer("ones", (2, width), ms.float32), name="weight")
 
 
 class PackedAttention(nn.Cell):
-    """x [T, H] -> [T, H]: project, norm and turn queries and keys together, remember and attend, project back.
+    """x [T, H] -> [T, H]: project, norm and turn queries and keys, remember and attend, project back.
 
-    Args:
-        core: what remembers and attends, a FlatCore.
+    The cache has a slot for each request: [slots, KV, length, D], keys and values each. A token sees its slot up to
+    its own position; what stands behind is never read, so a slot needs no clearing.
     """
 
-    def __init__(self, shape: ModelShape, compute_dtype: ms.Type, core: nn.Cell) -> None:
+    def __init__(self, shape: ModelShape, *, slots: int, length: int) -> None:
         super().__init__()
         alone = OpParallelConfig(sharded=False)
-        h, d, bias = shape.hidden_size, shape.head_dim, shape.attention_bias
-        self.heads, self.kv_heads, self.head_dim = shape.num_heads, shape.num_kv_heads, d
-        self.turned = self.heads + self.kv_heads
-        self.qkv_proj = Linear(h, (self.turned + self.kv_heads) * d, alone, compute_dtype, cut="none", bias=bias)
-        self.o_proj = Linear(self.heads * d, h, alone, compute_dtype, cut="none", bias=shape.output_bias)
+        h, d, heads, kv = shape.hidden_size, shape.head_dim, shape.num_heads, shape.num_kv_heads
+        self.qkv_proj = Linear(h, (heads + 2 * kv) * d, alone, ms.float32, cut="none", bias=shape.attention_bias)
+        self.o_proj = Linear(heads * d, h, alone, ms.float32, cut="none", bias=shape.output_bias)
+        cache = (slots, kv, length, d)
+        self.key_cache = Parameter(initializer("zeros", cache, ms.float32), name="key_cache")
+        self.value_cache = Parameter(initializer("zeros", cache, ms.float32), name="value_cache")
         self.has_qk_norm, self.has_rotary = shape.qk_norm, shape.position == "rope"
         if self.has_qk_norm:
-            self.qk_norm = RMSNorm(d, shape.norm_eps, None)
-            self.qk_norm.weight = Parameter(initializer("ones", (self.turned, d), ms.float32), name="weight")
-        if self.has_rotary:
-            self.rotate = Rotate(alone)
-        self.core = core
+            self.qk_norm = QkNorm(d)
+        self.none, self.eps = Tensor(np.zeros(1, np.float32)), Tensor(np.array([shape.norm_eps], np.float32))
+        self.attend = attend()
 
     def construct(self, x, rows, places, *rotary):
-        new, d = x.shape[0] // rows, self.head_dim
-        packed = ops.reshape(self.qkv_proj(x), (rows, new, self.turned + self.kv_heads, d))
-        turned, value = ops.split(packed, (self.turned, self.kv_heads), 2)
-        if self.has_qk_norm:
-            turned = self.qk_norm(turned)
-        if self.has_rotary:
-            turned = self.rotate(turned, *rotary)
-        query, key = ops.split(turned, (self.heads, self.kv_heads), 2)
-        return self.o_proj(ops.reshape(self.core(query, key, value, places), (rows * new, self.heads * d)))
+        positions, slots = places
+        cosine, sine = rotary if self.has_rotary else (self.none, self.none)
+        norms = self.qk_norm.weight if self.has_qk_norm else self.none
+        return self.o_proj(
+            self.attend(
+                self.qkv_proj(x), positions, slots, self.key_cache, self.value_cache, cosine, sine, norms, self.eps
+            )
+        )
 
 
 class PackedFeedForward(nn.Cell):
     """x [T, H] -> down(silu(gate(x)) * up(x)), gate and up in one product."""
 
-    def __init__(self, shape: ModelShape, compute_dtype: ms.Type) -> None:
+    def __init__(self, shape: ModelShape) -> None:
         super().__init__()
         alone = OpParallelConfig(sharded=False)
         h, f, bias = shape.hidden_size, shape.ffn_size, shape.ffn_bias
-        self.gate_up_proj = Linear(h, 2 * f, alone, compute_dtype, cut="none", bias=bias)
-        self.down_proj = Linear(f, h, alone, compute_dtype, cut="none", bias=bias)
-        self.halves, self.silu = ops.Split(-1, 2), SiLU()
+        self.gate_up_proj = Linear(h, 2 * f, alone, ms.float32, cut="none", bias=bias)
+        self.down_proj = Linear(f, h, alone, ms.float32, cut="none", bias=bias)
+        self.swiglu = swiglu()
 
     def construct(self, x):
-        gate, up = self.halves(self.gate_up_proj(x))
-        return self.down_proj(self.silu(gate) * up)
+        return self.down_proj(self.swiglu(self.gate_up_proj(x)))

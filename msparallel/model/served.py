@@ -5,12 +5,12 @@ token. Weights are those of training (`transformer.py`); attention has a cache.
 One cell serves prefill (few rows, many tokens) and decoding (many rows, one token): MindSpore compiles it once for
 every pair of shapes.
 
-`ServedTransformer` is for one device and plain operators, few of them (`packed.py`). `PagedTransformer` is for Ascend:
+`ServedTransformer` is for a processor: few operators, most of them ours (`packed.py`). `PagedTransformer` is for Ascend:
 a cache of blocks, fused kernels, weights in 16 bits, everything cut over tp; a token costs two all-reduces a layer, one
 for the embedding where its vocabulary is cut, and an all-gather of the logits.
 
->>> model = ServedTransformer(shape, ms.float32, slots=8, length=1024)  # doctest: +SKIP
->>> logits = model(input_ids, positions, slots, last, window)  # doctest: +SKIP
+>>> model = ServedTransformer(shape, slots=8, length=1024)  # doctest: +SKIP
+>>> logits = model(input_ids, positions, slots, last)  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from mindspore.common.initializer import initializer
 from msparallel.model import strategies
 from msparallel.model.attention_mask import HIDDEN
 from msparallel.model.cache_blocks import Blocks
-from msparallel.model.cached_attention import CachePlaces, FlatCore
 from msparallel.model.embedding import Embedding, Head
 from msparallel.model.feed_forward import FeedForward
 from msparallel.model.linear import Linear
@@ -35,30 +34,39 @@ from msparallel.model.packed import PackedAttention, PackedFeedForward
 from msparallel.model.paged_attention import CachedAttention, PagedCore, PagedPlaces
 from msparallel.model.rotary import RotaryTable
 from msparallel.model.routing import Router
+from msparallel.model.served_kernels import KernelRMSNorm
 from msparallel.model.shape import ModelShape
 from msparallel.parallel_config import OpParallelConfig
 
 
+def _norm(shape: ModelShape, parallel: OpParallelConfig, *, fused: bool) -> nn.Cell:
+    """The norm of the residual stream, for Ascend or for a processor."""
+    if fused or shape.norm == "layer":
+        return block_norm(shape, parallel, fused=fused)
+    return KernelRMSNorm(shape.hidden_size, shape.norm_eps)
+
+
 class ServedLayer(nn.Cell):
-    """x [T, H] -> x + attention(norm(x)), then + feed_forward(norm(x))."""
+    """x [T, H] -> x + attention(norm(x)), then + feed_forward(norm(x)).
+
+    Args:
+        fused: of Ascend's kernels; else for a processor.
+    """
 
     def __init__(
-        self, shape: ModelShape, parallel: OpParallelConfig, compute_dtype: ms.Type, core: nn.Cell, *, fused: bool
+        self, shape: ModelShape, parallel: OpParallelConfig, compute_dtype: ms.Type, attention: nn.Cell, *, fused: bool
     ) -> None:
         super().__init__()
-        self.input_layernorm = block_norm(shape, parallel, fused=fused)
-        if fused:
-            self.self_attn = CachedAttention(shape, parallel, compute_dtype, core)
-        else:
-            self.self_attn = PackedAttention(shape, compute_dtype, core)
-        self.post_attention_layernorm = block_norm(shape, parallel, fused=fused)
+        self.input_layernorm = _norm(shape, parallel, fused=fused)
+        self.self_attn = attention
+        self.post_attention_layernorm = _norm(shape, parallel, fused=fused)
         self.has_experts = shape.num_experts > 0
         if self.has_experts:
             self.mlp = MixtureOfExperts(shape, parallel, compute_dtype)
         elif fused or shape.activation != "swiglu":
             self.mlp = FeedForward(shape, parallel, compute_dtype, fused=fused)
         else:
-            self.mlp = PackedFeedForward(shape, compute_dtype)
+            self.mlp = PackedFeedForward(shape)
         self.add_attention, self.add_mlp = ops.Add(), ops.Add()
         if parallel.sharded:
             self.shard(parallel)
@@ -83,8 +91,8 @@ class ServedDecoder(nn.Cell):
     """Tokens [R, S] -> hidden states [T, H] before the final norm.
 
     Args:
-        places: from positions and what else says where tokens stand, to what the cores need.
-        make_core: the core of one layer.
+        places: from positions and what else says where tokens stand, to what attention needs; none: these themselves.
+        make_attention: that of one layer.
         length: positions that there are.
     """
 
@@ -93,8 +101,8 @@ class ServedDecoder(nn.Cell):
         shape: ModelShape,
         parallel: OpParallelConfig,
         compute_dtype: ms.Type,
-        places: nn.Cell,
-        make_core: Callable[[], nn.Cell],
+        places: nn.Cell | None,
+        make_attention: Callable[[], nn.Cell],
         *,
         length: int,
         fused: bool,
@@ -112,11 +120,16 @@ class ServedDecoder(nn.Cell):
                 self.add_positions.shard((stream, stream))
         else:
             self.rotary = RotaryTable(length, shape.head_dim, shape.rope_theta, parallel)
-        self.places = places
+        self.has_places = places is not None
+        if places is not None:
+            self.places = places
         self.layers = nn.CellList(
-            [ServedLayer(shape, parallel, compute_dtype, make_core(), fused=fused) for _ in range(shape.num_layers)]
+            [
+                ServedLayer(shape, parallel, compute_dtype, make_attention(), fused=fused)
+                for _ in range(shape.num_layers)
+            ]
         )
-        self.norm = block_norm(shape, parallel, fused=fused)
+        self.norm = _norm(shape, parallel, fused=fused)
 
     def construct(self, input_ids, positions, *where):
         rows, new = input_ids.shape
@@ -124,12 +137,12 @@ class ServedDecoder(nn.Cell):
         rotary = ()
         if self.has_position_table:
             flat = ops.reshape(positions, (rows * new,))
-            if self.last_position is not None:  # a filler of the flat cache stands behind all positions
+            if self.last_position is not None:  # a filler stands behind all positions
                 flat = ops.minimum(flat, self.last_position)
             x = self.add_positions(x, self.embed_positions(flat))
         else:
             rotary = self.rotary(positions)
-        places = self.places(positions, *where)
+        places = self.places(positions, *where) if self.has_places else (positions, *where)
         for layer in self.layers:
             x = layer(x, rows, places, *rotary)
         return x
@@ -139,28 +152,27 @@ class ServedTransformer(nn.Cell):
     """New tokens -> logits float32 [R, padded_vocab_size] of the token behind `last`.
 
     Inputs, all int32: input_ids and positions [R, S]; slots [R]; last [R], the place in 0 .. S - 1 of a row's last real
-    token (rows are filled up to S, and what is behind `last` is overwritten before anybody sees it); window [W],
-    0 .. W - 1, at least as long as the longest row.
+    token. Rows are filled up to S by tokens at position `length`.
     """
 
-    def __init__(self, shape: ModelShape, compute_dtype: ms.Type, *, slots: int, length: int) -> None:
+    def __init__(self, shape: ModelShape, *, slots: int, length: int) -> None:
         super().__init__()
         parallel = OpParallelConfig(sharded=False)
         self.model = ServedDecoder(
             shape,
             parallel,
-            compute_dtype,
-            CachePlaces(shape.num_kv_heads, slots, length),
-            lambda: FlatCore(shape, compute_dtype, slots=slots, length=length),
-            length=length,
+            ms.float32,
+            None,
+            lambda: PackedAttention(shape, slots=slots, length=length),
+            length=length + 1,
             fused=False,
         )
-        self.lm_head = Head(shape, parallel, compute_dtype)
+        self.lm_head = Head(shape, parallel, ms.float32)
         self.tied = shape.tie_embeddings
 
-    def construct(self, input_ids, positions, slots, last, window):
+    def construct(self, input_ids, positions, slots, last):
         rows, new = input_ids.shape
-        x = self.model(input_ids, positions, slots, window)
+        x = self.model(input_ids, positions, slots)
         if new > 1:
             x = ops.gather(x, ops.arange(0, rows * new, new) + last, 0)
         x = self.model.norm(x)
@@ -216,7 +228,7 @@ class PagedTransformer(nn.Cell):
             parallel,
             compute_dtype,
             PagedPlaces(parallel, compute_dtype, blocks),
-            lambda: PagedCore(shape, parallel, compute_dtype, blocks),
+            lambda: CachedAttention(shape, parallel, compute_dtype, PagedCore(shape, parallel, compute_dtype, blocks)),
             length=blocks.window,
             fused=True,
         )

@@ -34,12 +34,10 @@ class Engine:
     def __init__(self, shape: ModelShape, *, slots: int, length: int, sizes: Buckets | None = None):
         self.shape, self.slots, self.length = shape, slots, length
         self.sizes = sizes or buckets(slots, length)
-        # One position more: whatever only fills a batch up is written there, and nobody looks.
-        self._model = ServedTransformer(shape, ms.float32, slots=slots, length=length + 1)
+        self._model = ServedTransformer(shape, slots=slots, length=length)
         self._turned = self._model.hold_weights_transposed()
         self._model.set_train(False)
         self._step = _compiled(self._model)
-        self._windows = {size: Tensor(np.arange(size, dtype=np.int32)) for _, _, size in self.sizes.shapes()}
 
     @property
     def parameter_count(self) -> int:
@@ -65,7 +63,7 @@ class Engine:
         found = []
         for part in parts_of(parameter.name, self.shape):
             one = weights.read(part.name, whole=(part.rows, *width) if part.rows else tuple(width))
-            found.append(one if part.rows else np.tile(one, (part.copies, 1)))
+            found.append(one if part.rows else one[None])
         if found:
             values = np.concatenate(found)
         else:
@@ -73,41 +71,35 @@ class Engine:
             values = weights.read(name, whole=(rows, *width))
         return np.ascontiguousarray(values.T if turned else values, np.float32)
 
-    def warm_up(self, progress: Callable[[tuple[int, int, int]], object] = lambda shape: None) -> None:
-        """Compile every graph that will be used; `progress` is told its (rows, new tokens, window)."""
-        for rows, new, window in self.sizes.shapes():
-            outside = np.full((rows, new), self.length, np.int32)
-            self._run(np.zeros((rows, new), np.int32), outside, np.zeros(rows, np.int32), np.zeros(rows, np.int32),
-                      window)  # fmt: skip
-            progress((rows, new, window))
+    def warm_up(self, progress: Callable[[tuple[int, int]], object] = lambda shape: None) -> None:
+        """Compile every graph that will be used; `progress` is told its (rows, new tokens)."""
+        for rows, new in self.sizes.shapes():
+            self._run(*self._filled_up(rows, new))
+            progress((rows, new))
 
     def prefill(self, *, slot: int, start: int, tokens: Sequence[int]) -> np.ndarray:
         """Read `tokens`, at most a chunk, which stand at `start` and behind it in a slot whose earlier positions are
         filled. Returns logits float32 [vocab_size] behind the last."""
         count = len(tokens)
-        seen = start + count
-        chunk = fit(self.sizes.chunks, count)
-        window = fit(self.sizes.windows, seen)
-        if window != self.sizes.windows[0]:
-            chunk = self.sizes.chunks[-1]
-        ids, positions = np.zeros((1, chunk), np.int32), np.full((1, chunk), self.length, np.int32)
-        ids[0, :count], positions[0, :count] = tokens, np.arange(start, seen)
-        return self._run(ids, positions, np.array([slot], np.int32), np.array([count - 1], np.int32), window)[0]
+        ids, positions, slots, last = self._filled_up(1, fit(self.sizes.chunks, count))
+        ids[0, :count], positions[0, :count] = tokens, np.arange(start, start + count)
+        slots[0], last[0] = slot, count - 1
+        return self._run(ids, positions, slots, last)[0]
 
     def decode(self, batch: Sequence[Row]) -> np.ndarray:
         """One token more for every request. Returns logits float32 [requests, vocab_size]."""
-        rows = fit(self.sizes.rows, len(batch))
-        window = fit(self.sizes.windows_of(rows), 1 + max(row.position for row in batch))
-        ids, positions = np.zeros((rows, 1), np.int32), np.full((rows, 1), self.length, np.int32)
-        slots = np.zeros(rows, np.int32)
+        ids, positions, slots, last = self._filled_up(fit(self.sizes.rows, len(batch)), 1)
         for place, row in enumerate(batch):
             ids[place, 0], positions[place, 0], slots[place] = row.token, row.position, row.slot
-        return self._run(ids, positions, slots, np.zeros(rows, np.int32), window)[: len(batch)]
+        return self._run(ids, positions, slots, last)[: len(batch)]
 
-    def _run(self, ids: np.ndarray, positions: np.ndarray, slots: np.ndarray, last: np.ndarray,
-             window: int) -> np.ndarray:  # fmt: skip
-        inputs = (Tensor(array) for array in (ids, positions, slots, last))
-        return self._step(*inputs, self._windows[window]).asnumpy()[:, : self.shape.vocab_size]
+    def _filled_up(self, rows: int, new: int) -> list[np.ndarray]:
+        """Token ids, positions, slots and last places of nothing but fillers, which stand behind all that is held."""
+        return [np.zeros((rows, new), np.int32), np.full((rows, new), self.length, np.int32),
+                np.zeros(rows, np.int32), np.zeros(rows, np.int32)]  # fmt: skip
+
+    def _run(self, *inputs: np.ndarray) -> np.ndarray:
+        return self._step(*map(Tensor, inputs)).asnumpy()[:, : self.shape.vocab_size]
 
 
 def _compiled(model: ServedTransformer):
@@ -115,7 +107,7 @@ def _compiled(model: ServedTransformer):
     which takes as long as a layer."""
 
     @ms.jit
-    def step(input_ids, positions, slots, last, window):
-        return model(input_ids, positions, slots, last, window)
+    def step(input_ids, positions, slots, last):
+        return model(input_ids, positions, slots, last)
 
     return step

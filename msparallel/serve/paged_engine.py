@@ -68,11 +68,11 @@ class PagedEngine(PagedBatches):
             layouts = self._model.parameter_layout_dict
         fill(self._parameters(), layouts, weights, mesh=self._mesh, rank=self._rank, progress=progress)
 
-    def warm_up(self, progress: Callable[[tuple[int, int, int]], object] = lambda shape: None) -> None:
-        """Compile every graph that will be used; `progress` is told its (rows, new tokens, window)."""
-        for rows, new, window in self.sizes.shapes():
+    def warm_up(self, progress: Callable[[tuple[int, int]], object] = lambda shape: None) -> None:
+        """Compile every graph that will be used; `progress` is told its (rows, new tokens)."""
+        for rows, new in self.sizes.shapes():
             self._answer(_outside(self._blocks, rows, new))
-            progress((rows, new, window))
+            progress((rows, new))
 
     def _answer(self, fed: Arrays) -> np.ndarray:
         return self._model(*map(Tensor, fed)).asnumpy()

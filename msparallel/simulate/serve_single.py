@@ -1,7 +1,7 @@
 """The process that serves the same requests alone: `python -m msparallel.simulate.serve_single REQUEST.json`.
 
 In: a `ServeRequest`. Out, in its folder: every request's tokens and logits (`read_answers`). This is the server's own
-engine for a processor, with plain attention in float32, which equals Hugging Face's models token for token
+engine for a processor, in float32, which equals Hugging Face's models token for token
 (tests/serve/test_generation_parity.py).
 """
 
@@ -50,7 +50,7 @@ def serve_alone(request: ServeRequest, folder: Path, says: Says) -> None:
     ms.set_context(mode=ms.GRAPH_MODE)
     shape = ModelShape(**request.shape)
     says("building the model")
-    sizes = Buckets((request.slots,), (request.chunk,), (request.length,))
+    sizes = Buckets((request.slots,), (request.chunk,))
     engine = Engine(shape, slots=request.slots, length=request.length, sizes=sizes)
     engine.load(DrawnWeights())
     says("answering")

@@ -143,7 +143,7 @@ def simulate_serving(plan: Plan, *, tokens: int, full: bool = False, progress: b
     chunk = min(CHUNK, length)
     tokens = min(tokens, length - 1)
     prompts = prompts_of(vocab_size=small.shape.vocab_size, slots=slots, length=length, tokens=tokens)
-    sizes = Buckets((1, slots) if slots > 1 else (1,), tuple(sorted({min(SHORT_CHUNK, chunk), chunk})), (length,))
+    sizes = Buckets((1, slots) if slots > 1 else (1,), tuple(sorted({min(SHORT_CHUNK, chunk), chunk})))
     form = ServedForm(graphs=graphs_of(sizes), dtype="float16", block_size=LEAST_BLOCK_SIZE)
     request = ServeRequest(
         shape={field.name: getattr(small.shape, field.name) for field in fields(ModelShape)},

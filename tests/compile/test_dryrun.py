@@ -19,12 +19,16 @@ from report.small_job import small_job
 from tiny_recipe import arguments
 
 from msparallel.cli import dryrun as dryrun_command
+from msparallel import native_library
 from msparallel.compile import library, ranks
 from msparallel.compile.dryrun import dry_run, recipe_job
 from msparallel.compile.request import PID_FILE, Request
 from msparallel.errors import RunError, UserError
 from msparallel.recipe.library import shipped_recipes
 
+ANY = native_library.NativeLibrary(
+    name="any", what="it", needs="C++17", exports="msparallel_export_graph", sources=library.SOURCES, flags=()
+)
 LIBRARY = b"\x7fELF" + bytes(60) + b"msparallel_export_graph"
 """What a library is recognized by."""
 TINY = ("llama2_7b_dp2_tp2_pp2", "model.num_layers=2", "model.hidden_size=64", "model.num_heads=4", "model.ffn_size=64",
@@ -157,7 +161,7 @@ def test_a_compiler_that_fails(tmp_path, compiler, word):
 @pytest.mark.pure
 def test_a_compiler_with_arguments(monkeypatch):
     monkeypatch.setenv("CXX", "env LANG=C g++")
-    assert library._compiler() == ["env", "LANG=C", "g++"]
+    assert ANY.compiler() == ["env", "LANG=C", "g++"]
 
 
 @pytest.mark.cpu
@@ -188,14 +192,13 @@ def test_a_cache_that_cannot_be_written_leaves_the_temporary_folder(monkeypatch,
     blocked.write_text("")  # no folder can be made below a file, for root neither
     monkeypatch.delenv("MSPARALLEL_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
-    monkeypatch.setattr(library.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(library, "mindspore_version", lambda: "2.10.0")
+    monkeypatch.setattr(native_library.tempfile, "tempdir", str(tmp_path))
     built = []
-    monkeypatch.setattr(library, "_build", lambda target: built.append(target) or target)
-    assert library.library_path().parent == tmp_path / f"msparallel-{os.getuid()}"
+    monkeypatch.setattr(native_library.NativeLibrary, "build", lambda self, target: built.append(target) or target)
+    assert ANY.path().parent == tmp_path / f"msparallel-{os.getuid()}"
     monkeypatch.setenv("MSPARALLEL_CACHE_DIR", str(blocked / "cache"))
     with pytest.raises(RunError, match="MSPARALLEL_CACHE_DIR"):
-        library.library_path()
+        ANY.path()
     assert len(built) == 1
 
 
@@ -204,9 +207,9 @@ def test_a_library_that_others_could_have_written_is_not_loaded(tmp_path):
     path = tmp_path / "library.so"
     path.write_bytes(LIBRARY)
     path.chmod(0o755)
-    assert library._usable(path)
+    assert ANY.usable(path)
     path.chmod(0o777)
-    assert not library._usable(path) and not library._usable(tmp_path / "absent.so")
+    assert not ANY.usable(path) and not ANY.usable(tmp_path / "absent.so")
 
 
 @pytest.mark.pure
@@ -218,7 +221,7 @@ def test_a_broken_library_is_built_again(tmp_path, content):
     else:
         path.write_bytes(content)
         path.chmod(0o755)
-    assert not library._usable(path)
+    assert not ANY.usable(path)
 
 
 @pytest.mark.pure

@@ -108,7 +108,7 @@ def test_learned_positions_may_all_be_served():
 
     shape = ModelShape(num_layers=1, hidden_size=16, num_heads=2, ffn_size=32, vocab_size=20, position="learned",
                        max_positions=12, norm="layer", activation="gelu")  # fmt: skip
-    engine = Engine(shape, slots=3, length=12, sizes=Buckets((3,), (8,), (12,)))
+    engine = Engine(shape, slots=3, length=12, sizes=Buckets((3,), (8,)))
     engine.load(RandomWeights(shape))
     engine.warm_up()
     prompt = [7, 3, 11, 2, 5, 1, 9, 4, 6, 8, 10, 12]

@@ -72,7 +72,7 @@ def test_a_step_of_decoding_has_each_request_in_its_slot_and_fillers_in_the_spar
     [(16, 4096, (1, 4, 16), (128, 512)), (1, 100, (1,), (100,)), (5, 300, (1, 4, 5), (128, 300))],
 )
 def test_sizes(slots, length, rows, chunks):
-    assert paged_buckets(slots, length) == Buckets(rows, chunks, (length,))
+    assert paged_buckets(slots, length) == Buckets(rows, chunks)
 
 
 def test_batches_take_the_smallest_shape_that_is_enough_and_give_real_rows_and_ids_only():
@@ -82,7 +82,7 @@ def test_batches_take_the_smallest_shape_that_is_enough_and_give_real_rows_and_i
         shapes.append(fed[0].shape)
         return np.arange(len(fed[0]) * 12, dtype=np.float32).reshape(-1, 12)
 
-    batches = PagedBatches(blocks, Buckets((1, 4), (8, 16), (40,)), 10, run)
+    batches = PagedBatches(blocks, Buckets((1, 4), (8, 16)), 10, run)
     assert batches.prefill(slot=2, start=0, tokens=[1] * 8).shape == (10,)
     assert batches.prefill(slot=2, start=8, tokens=[1] * 9).shape == (10,)
     assert batches.decode([Row(0, 3, 1)]).shape == (1, 10)

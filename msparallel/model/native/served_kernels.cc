@@ -1,0 +1,253 @@
+// What stands between the matrix products of a served layer, on a processor; called by MindSpore's Custom operator.
+//
+// In: float32 tensors, int32 indices. Out: float32 tensors, and the cache of keys and values, filled in place. MindSpore
+// starts every operator anew, which costs more than what most of them do for one token, so a layer has one kernel for
+// all of attention, one for a norm and one for a gate. `model/served_kernels.py` calls them.
+//
+// Every function has the form that Custom wants: pointers, dims and shapes of inputs and then outputs; 0 is success.
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+namespace {
+
+using Index = int64_t;
+
+// Below so many multiplications a second thread costs more than it brings.
+constexpr Index kWorthAThread = 1 << 18;
+constexpr Index kTokensOfABlock = 8;
+
+Index elements(int dims, const int64_t *shape) {
+  Index count = 1;
+  for (int i = 0; i < dims; ++i) count *= shape[i];
+  return count;
+}
+
+Index processors() {
+#ifdef __linux__
+  cpu_set_t mine;
+  if (sched_getaffinity(0, sizeof mine, &mine) == 0) return CPU_COUNT(&mine);
+#endif
+  return std::max<Index>(1, std::thread::hardware_concurrency());
+}
+
+// Calls one(i) for i in 0 .. count - 1, on several threads where `work` is worth them.
+template <typename One>
+void each(Index count, Index work, const One &one) {
+  static const Index available = processors();
+  const Index threads = std::min({available, count, 1 + work / kWorthAThread});
+  std::atomic<Index> next{0};
+  const auto run = [&] {
+    for (Index i; (i = next++) < count;) one(i);
+  };
+  std::vector<std::thread> others;
+  for (Index i = 1; i < threads; ++i) others.emplace_back(run);
+  run();
+  for (auto &other : others) other.join();
+}
+
+// e^x for x <= 0 to two units in the last place, in a form that compilers turn into vector instructions:
+// 2^n * e^r with |r| <= ln 2 / 2, e^r by its Taylor polynomial of degree 6 (next term below 1.3e-7).
+inline float exponential(float x) {
+  x = std::max(x, -87.0f);
+  const float n = std::floor(x * 1.44269504f + 0.5f);
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  const float p = 1 + r * (1 + r * (0.5f + r * (1 / 6.0f + r * (1 / 24.0f + r * (1 / 120.0f + r * (1 / 720.0f))))));
+  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
+  float power;
+  std::memcpy(&power, &bits, sizeof power);
+  return p * power;
+}
+
+float dot(const float *a, const float *b, Index n) {
+  float sum = 0;
+  for (Index i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// to = from / sqrt(mean(from^2) + eps) * weight
+void normalise(const float *from, const float *weight, float eps, Index n, float *to) {
+  const float factor = 1 / std::sqrt(dot(from, from, n) / n + eps);
+  for (Index i = 0; i < n; ++i) to[i] = from[i] * factor * weight[i];
+}
+
+// One head: normed and turned where the model does that, times `factor`.
+struct Turn {
+  const float *cosine, *sine;  // [T, D], or none
+  float eps;
+  Index d;
+
+  void operator()(const float *from, const float *weight, Index token, float factor, float *to) const {
+    if (weight != nullptr) {
+      normalise(from, weight, eps, d, to);
+    } else if (to != from) {
+      std::copy(from, from + d, to);
+    }
+    if (cosine != nullptr) {
+      const float *c = cosine + token * d, *s = sine + token * d;
+      const Index half = d / 2;
+      for (Index i = 0; i < half; ++i) {
+        const float low = to[i], high = to[i + half];
+        to[i] = low * c[i] - high * s[i];
+        to[i + half] = high * c[i + half] + low * s[i + half];
+      }
+    }
+    for (Index i = 0; i < d; ++i) to[i] *= factor;
+  }
+};
+
+// scores[m, j] = queries[m] . keys[j]
+void score(const float *queries, Index m, const float *keys, Index n, Index d, float *scores) {
+  Index row = 0;
+  for (; row + 4 <= m; row += 4) {
+    const float *q0 = queries + row * d, *q1 = q0 + d, *q2 = q1 + d, *q3 = q2 + d;
+    float *to = scores + row * n;
+    for (Index j = 0; j < n; ++j) {
+      const float *key = keys + j * d;
+      float s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+      for (Index i = 0; i < d; ++i) {
+        s0 += q0[i] * key[i];
+        s1 += q1[i] * key[i];
+        s2 += q2[i] * key[i];
+        s3 += q3[i] * key[i];
+      }
+      to[j] = s0, to[n + j] = s1, to[2 * n + j] = s2, to[3 * n + j] = s3;
+    }
+  }
+  for (; row < m; ++row) {
+    for (Index j = 0; j < n; ++j) scores[row * n + j] = dot(queries + row * d, keys + j * d, d);
+  }
+}
+
+// The first `seen` of n scores become weights that add up to 1, the others 0.
+void softmax(float *scores, Index seen, Index n) {
+  float most = scores[0], sum = 0;
+  for (Index j = 1; j < seen; ++j) most = std::max(most, scores[j]);
+  for (Index j = 0; j < seen; ++j) scores[j] = exponential(scores[j] - most);
+  for (Index j = 0; j < seen; ++j) sum += scores[j];
+  const float factor = 1 / sum;
+  for (Index j = 0; j < seen; ++j) scores[j] *= factor;
+  std::fill(scores + seen, scores + n, 0.0f);
+}
+
+// to = sum over j of weights[j] * values[j]
+void weigh(const float *weights, const float *values, Index n, Index d, float *to) {
+  std::fill(to, to + d, 0.0f);
+  Index j = 0;
+  for (; j + 4 <= n; j += 4) {
+    const float w0 = weights[j], w1 = weights[j + 1], w2 = weights[j + 2], w3 = weights[j + 3];
+    const float *v0 = values + j * d, *v1 = v0 + d, *v2 = v1 + d, *v3 = v2 + d;
+    for (Index i = 0; i < d; ++i) to[i] += w0 * v0[i] + w1 * v1[i] + w2 * v2[i] + w3 * v3[i];
+  }
+  for (; j < n; ++j) {
+    for (Index i = 0; i < d; ++i) to[i] += weights[j] * values[j * d + i];
+  }
+}
+
+}  // namespace
+
+// By this name a whole library is recognised.
+extern "C" const char *msparallel_served_kernels() { return "float32"; }
+
+// x [..., H], weight [H], eps [1] -> x / sqrt(mean(x^2) + eps) * weight
+extern "C" int RmsNorm(int, void **params, int *dims, int64_t **shapes, const char **, void *, void *) {
+  const auto *x = static_cast<const float *>(params[0]), *weight = static_cast<const float *>(params[1]);
+  const float eps = *static_cast<const float *>(params[2]);
+  auto *y = static_cast<float *>(params[3]);
+  const Index width = shapes[0][dims[0] - 1], rows = elements(dims[0], shapes[0]) / width;
+  each(rows, rows * width, [&](Index row) { normalise(x + row * width, weight, eps, width, y + row * width); });
+  return 0;
+}
+
+// x [T, 2 F] -> silu(x[:, :F]) * x[:, F:], [T, F]
+extern "C" int SwiGlu(int, void **params, int *, int64_t **shapes, const char **, void *, void *) {
+  const auto *x = static_cast<const float *>(params[0]);
+  auto *y = static_cast<float *>(params[1]);
+  const Index rows = shapes[0][0], width = shapes[0][1] / 2;
+  each(rows, rows * width * 4, [&](Index row) {
+    const float *gate = x + row * 2 * width, *up = gate + width;
+    float *to = y + row * width;
+    for (Index i = 0; i < width; ++i) {
+      const float small = exponential(-std::fabs(gate[i]));
+      const float sigmoid = (gate[i] < 0 ? small : 1.0f) / (1 + small);
+      to[i] = gate[i] * sigmoid * up[i];
+    }
+  });
+  return 0;
+}
+
+// Inputs: projected [T, (N + 2 KV) * D], the queries, keys and values of R requests of S new tokens, T = R * S;
+// positions [R, S]; slots [R]; key and value cache [slots, KV, L, D]; cosine and sine [T, D], or of one element where
+// the model turns nothing; norms [2, D], of queries and of keys, or of one element; eps [1].
+// Output: [T, N * D]. A token that stands at L or behind only fills the batch up: it is not remembered, and gets zeros.
+extern "C" int Attend(int, void **params, int *dims, int64_t **shapes, const char **, void *, void *) {
+  const auto *projected = static_cast<const float *>(params[0]);
+  const auto *positions = static_cast<const int32_t *>(params[1]), *slots = static_cast<const int32_t *>(params[2]);
+  auto *key_cache = static_cast<float *>(params[3]), *value_cache = static_cast<float *>(params[4]);
+  const auto optional = [&](int at) {
+    return elements(dims[at], shapes[at]) > 1 ? static_cast<const float *>(params[at]) : nullptr;
+  };
+  const float *norms = optional(7);
+  auto *out = static_cast<float *>(params[9]);
+
+  const Index rows = shapes[1][0], fresh = shapes[1][1], tokens = rows * fresh;
+  const Index kv = shapes[3][1], length = shapes[3][2], d = shapes[3][3];
+  const Index width = shapes[0][1], heads = width / d - 2 * kv, group = heads / kv;
+  const Turn turn{optional(5), optional(6), *static_cast<const float *>(params[8]), d};
+  const float factor = 1 / std::sqrt(static_cast<float>(d));
+
+  // Queries as [R, KV, S, G, D], so that those which share a key head stand together.
+  std::vector<float> queries(tokens * heads * d);
+  each(tokens, tokens * width * 4, [&](Index token) {
+    const Index row = token / fresh, position = positions[token];
+    if (position >= length) return;
+    const float *from = projected + token * width;
+    for (Index head = 0; head < kv; ++head) {
+      float *query = queries.data() + (((row * kv + head) * fresh + token % fresh) * group) * d;
+      for (Index i = 0; i < group; ++i) turn(from + (head * group + i) * d, norms, token, factor, query + i * d);
+      const Index at = ((slots[row] * kv + head) * length + position) * d;
+      turn(from + (heads + head) * d, norms == nullptr ? nullptr : norms + d, token, 1, key_cache + at);
+      const float *value = from + (heads + kv + head) * d;
+      std::copy(value, value + d, value_cache + at);
+    }
+  });
+
+  Index furthest = 0;
+  for (Index token = 0; token < tokens; ++token) {
+    if (positions[token] < length) furthest = std::max<Index>(furthest, positions[token] + 1);
+  }
+  const Index blocks = (fresh + kTokensOfABlock - 1) / kTokensOfABlock;
+  each(rows * kv * blocks, tokens * furthest * heads * d, [&](Index task) {
+    const Index row = task / (kv * blocks), head = task / blocks % kv, first = task % blocks * kTokensOfABlock;
+    const Index last = std::min(first + kTokensOfABlock, fresh);
+    const int32_t *places = positions + row * fresh;
+    Index seen = 0;
+    for (Index token = first; token < last; ++token) {
+      if (places[token] < length) seen = std::max<Index>(seen, places[token] + 1);
+    }
+    const Index cache = (slots[row] * kv + head) * length * d, m = (last - first) * group;
+    static thread_local std::vector<float> scores;
+    scores.resize(m * seen);
+    score(queries.data() + ((row * kv + head) * fresh + first) * group * d, m, key_cache + cache, seen, d,
+          scores.data());
+    for (Index i = 0; i < m; ++i) {
+      const Index token = first + i / group;
+      float *to = out + (row * fresh + token) * heads * d + (head * group + i % group) * d;
+      if (places[token] < length) {
+        softmax(scores.data() + i * seen, places[token] + 1, seen);
+        weigh(scores.data() + i * seen, value_cache + cache, places[token] + 1, d, to);
+      } else {
+        std::fill(to, to + d, 0.0f);
+      }
+    }
+  });
+  return 0;
+}

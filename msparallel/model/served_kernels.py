@@ -1,0 +1,89 @@
+"""Kernels that serve on a processor: what stands between the matrix products of a layer, one operator each.
+
+In and out: float32 tensors. MindSpore's Custom operator calls functions of a C++ library that is built on first use
+(`native/served_kernels.cc`); it is made for the processor of this machine.
+
+>>> attended = attend()  # doctest: +SKIP
+>>> mixed = attended(projected, positions, slots, key_cache, value_cache, cosine, sine, norms, eps)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.common.initializer import initializer
+
+from msparallel.native_library import NativeLibrary
+
+# Sums may be reordered, so that they become vector instructions; infinities and NaN keep their meaning.
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
+         "-fassociative-math", "-shared", "-fPIC", "-pthread")  # fmt: skip
+
+
+def served_kernels() -> NativeLibrary:
+    """The library for this machine."""
+    return NativeLibrary(
+        name="served_kernels",
+        what="the library of kernels that serve on a processor",
+        needs="C++17: g++ 7 or newer",
+        exports="msparallel_served_kernels",
+        sources=(Path(__file__).parent / "native" / "served_kernels.cc",),
+        flags=FLAGS,
+        fits=_processor(),
+    )
+
+
+def _processor() -> str:
+    """What -march=native depends on: several machines may share a home folder."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+    return f"{platform.machine()} {features}"
+
+
+def _kernel(name: str, shape: Callable, dtype: Callable) -> ops.Custom:
+    return ops.Custom(f"{served_kernels().path()}:{name}", shape, dtype, func_type="aot")
+
+
+def _first(first, *others):
+    return first
+
+
+def attend() -> ops.Custom:
+    """All of attention but its products with weights: norm and turn queries and keys, remember, attend.
+
+    Inputs: projected [T, (N + 2 KV) * D] of R requests of S tokens, T = R * S; positions [R, S] and slots [R], int32;
+    key and value cache [slots, KV, L, D], written in place; cosine and sine [R, S, 1, D], or [1] for none; norms
+    [2, D] of queries and keys, or [1] for none; eps [1]. Output: [T, N * D], zeros for tokens at L and behind, which
+    only fill a batch up.
+    """
+
+    def shape(projected, positions, slots, key_cache, *others):
+        return projected[0], projected[1] - 2 * key_cache[1] * key_cache[3]
+
+    return _kernel("Attend", shape, _first)
+
+
+def swiglu() -> ops.Custom:
+    """x [T, 2 F] -> silu(left half) * right half, [T, F]."""
+    return _kernel("SwiGlu", lambda x: (x[0], x[1] // 2), _first)
+
+
+class KernelRMSNorm(nn.Cell):
+    """x [..., width] -> x / sqrt(mean(x^2) + eps) * weight, as `norm.RMSNorm`."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = Parameter(initializer("ones", (width,), ms.float32), name="weight")
+        self.eps = Tensor(np.array([eps], np.float32))
+        self.kernel = _kernel("RmsNorm", _first, _first)
+
+    def construct(self, x):
+        return self.kernel(x, self.weight, self.eps)
