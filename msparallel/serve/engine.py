@@ -22,6 +22,7 @@ from msparallel.model.served import ServedTransformer
 from msparallel.model.shape import ModelShape
 from msparallel.serve.buckets import Buckets, buckets, fit
 from msparallel.serve.row import Row
+from msparallel.serve.threads import bind_threads
 from msparallel.weights.hugging_face import EMBEDDING, HEAD
 from msparallel.weights.source import Source
 
@@ -76,6 +77,7 @@ class Engine:
         for rows, new in self.sizes.shapes():
             self._run(*self._filled_up(rows, new))
             progress((rows, new))
+        bind_threads()
 
     def prefill(self, *, slot: int, start: int, tokens: Sequence[int]) -> np.ndarray:
         """Read `tokens`, at most a chunk, which stand at `start` and behind it in a slot whose earlier positions are

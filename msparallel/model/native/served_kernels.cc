@@ -22,7 +22,7 @@ namespace {
 using Index = int64_t;
 
 // Below so many multiplications a second thread costs more than it brings.
-constexpr Index kWorthAThread = 1 << 18;
+constexpr Index kWorthAThread = 1LL << 40;
 constexpr Index kTokensOfABlock = 8;
 
 Index elements(int dims, const int64_t *shape) {
