@@ -67,11 +67,6 @@ class Head(nn.Cell):
         logits = self.cast_out(self.matmul(x, self.cast(table, self.dtype)), ms.float32)
         return self.hide_padding(logits, self.padding) if self.padded else logits
 
-    def transpose(self) -> None:
-        """Hold a weight of its own, [H, V], from now on; its values are lost. For one device only."""
-        self.weight = Parameter(initializer("zeros", (self.hidden, self.rows), ms.float32), name="lm_head.weight")
-        self.matmul = ops.MatMul()
-
     def shard(self, parallel: OpParallelConfig) -> None:
         """The table of strategies."""
         tokens, vocab = logits = strategies.logits(parallel)

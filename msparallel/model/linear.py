@@ -51,11 +51,6 @@ class Linear(nn.Cell):
             y = self.add(y, self.cast(self.bias, self.dtype))
         return y
 
-    def transpose(self) -> None:
-        """Hold the weight as [in, out] from now on; its values are lost. For one device only."""
-        self.weight = Parameter(initializer("zeros", self.weight.shape[::-1], ms.float32), name=self.weight.name)
-        self.matmul = ops.MatMul()
-
     def shard(self, parallel: OpParallelConfig, cut: str) -> None:
         """The table of strategies; a parameter's cast takes that of the operator behind it."""
         tp = parallel.model_parallel

@@ -20,8 +20,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 from mindspore.common.initializer import initializer
 
-from msparallel.model.linear import Linear
-from msparallel.model.served_kernels import attend, swiglu
+from msparallel.model.feed_forward import Gelu
+from msparallel.model.served_kernels import KernelLinear, attend, swiglu
 from msparallel.model.shape import ModelShape
 from msparallel.parallel_config import OpParallelConfig
 
@@ -65,10 +65,9 @@ class PackedAttention(nn.Cell):
 
     def __init__(self, shape: ModelShape, *, slots: int, length: int) -> None:
         super().__init__()
-        alone = OpParallelConfig(sharded=False)
         h, d, heads, kv = shape.hidden_size, shape.head_dim, shape.num_heads, shape.num_kv_heads
-        self.qkv_proj = Linear(h, (heads + 2 * kv) * d, alone, ms.float32, cut="none", bias=shape.attention_bias)
-        self.o_proj = Linear(heads * d, h, alone, ms.float32, cut="none", bias=shape.output_bias)
+        self.qkv_proj = KernelLinear(h, (heads + 2 * kv) * d, bias=shape.attention_bias)
+        self.o_proj = KernelLinear(heads * d, h, bias=shape.output_bias)
         cache = (slots, kv, length, d)
         self.key_cache = Parameter(initializer("zeros", cache, ms.float32), name="key_cache")
         self.value_cache = Parameter(initializer("zeros", cache, ms.float32), name="value_cache")
@@ -90,15 +89,20 @@ class PackedAttention(nn.Cell):
 
 
 class PackedFeedForward(nn.Cell):
-    """x [T, H] -> down(silu(gate(x)) * up(x)), gate and up in one product."""
+    """x [T, H] -> down(silu(gate(x)) * up(x)), gate and up in one product; or down(gelu(up(x)))."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        alone = OpParallelConfig(sharded=False)
         h, f, bias = shape.hidden_size, shape.ffn_size, shape.ffn_bias
-        self.gate_up_proj = Linear(h, 2 * f, alone, ms.float32, cut="none", bias=bias)
-        self.down_proj = Linear(f, h, alone, ms.float32, cut="none", bias=bias)
-        self.swiglu = swiglu()
+        self.gated = shape.activation == "swiglu"
+        if self.gated:
+            self.gate_up_proj = KernelLinear(h, 2 * f, bias=bias)
+            self.swiglu = swiglu()
+        else:
+            self.up_proj = KernelLinear(h, f, bias=bias)
+            self.gelu = Gelu(OpParallelConfig(sharded=False), fused=False)
+        self.down_proj = KernelLinear(f, h, bias=bias)
 
     def construct(self, x):
-        return self.down_proj(self.swiglu(self.gate_up_proj(x)))
+        y = self.swiglu(self.gate_up_proj(x)) if self.gated else self.gelu(self.up_proj(x))
+        return self.down_proj(y)

@@ -27,14 +27,13 @@ from msparallel.model.attention_mask import HIDDEN
 from msparallel.model.cache_blocks import Blocks
 from msparallel.model.embedding import Embedding, Head
 from msparallel.model.feed_forward import FeedForward
-from msparallel.model.linear import Linear
 from msparallel.model.moe import MixtureOfExperts
 from msparallel.model.norm import LayerNorm, RMSNorm, block_norm
 from msparallel.model.packed import PackedAttention, PackedFeedForward
 from msparallel.model.paged_attention import CachedAttention, PagedCore, PagedPlaces
 from msparallel.model.rotary import RotaryTable
 from msparallel.model.routing import Router
-from msparallel.model.served_kernels import KernelRMSNorm
+from msparallel.model.served_kernels import KernelLinear, KernelRMSNorm, product
 from msparallel.model.shape import ModelShape
 from msparallel.parallel_config import OpParallelConfig
 
@@ -63,8 +62,8 @@ class ServedLayer(nn.Cell):
         self.has_experts = shape.num_experts > 0
         if self.has_experts:
             self.mlp = MixtureOfExperts(shape, parallel, compute_dtype)
-        elif fused or shape.activation != "swiglu":
-            self.mlp = FeedForward(shape, parallel, compute_dtype, fused=fused)
+        elif fused:
+            self.mlp = FeedForward(shape, parallel, compute_dtype, fused=True)
         else:
             self.mlp = PackedFeedForward(shape)
         self.add_attention, self.add_mlp = ops.Add(), ops.Add()
@@ -167,8 +166,11 @@ class ServedTransformer(nn.Cell):
             length=length + 1,
             fused=False,
         )
-        self.lm_head = Head(shape, parallel, ms.float32)
         self.tied = shape.tie_embeddings
+        if self.tied:
+            self.product, self.no_bias = product(), Tensor(np.zeros(1, np.float32))
+        else:
+            self.lm_head = KernelLinear(shape.hidden_size, shape.padded_vocab_size)
 
     def construct(self, input_ids, positions, slots, last):
         rows, new = input_ids.shape
@@ -176,17 +178,7 @@ class ServedTransformer(nn.Cell):
         if new > 1:
             x = ops.gather(x, ops.arange(0, rows * new, new) + last, 0)
         x = self.model.norm(x)
-        return self.lm_head(x, self.model.embed_tokens.weight if self.tied else self.lm_head.weight)
-
-    def hold_weights_transposed(self) -> frozenset[str]:
-        """Before weights are loaded: matrices become [in, out], which the CPU multiplies two to three times as fast
-        for 16 rows and more (MatMul with transpose_b packs the whole matrix anew at every call). A tied head becomes
-        a matrix of its own. Returns their names."""
-        self.tied = False
-        turned = [cell for _, cell in self.cells_and_names() if isinstance(cell, (Linear, Head))]
-        for cell in turned:
-            cell.transpose()
-        return frozenset(cell.weight.name for cell in turned)
+        return self.product(x, self.model.embed_tokens.weight, self.no_bias) if self.tied else self.lm_head(x)
 
 
 class PagedHead(Head):

@@ -23,7 +23,6 @@ from msparallel.model.shape import ModelShape
 from msparallel.serve.buckets import Buckets, buckets, fit
 from msparallel.serve.row import Row
 from msparallel.serve.threads import bind_threads
-from msparallel.weights.hugging_face import EMBEDDING, HEAD
 from msparallel.weights.source import Source
 
 
@@ -36,7 +35,6 @@ class Engine:
         self.shape, self.slots, self.length = shape, slots, length
         self.sizes = sizes or buckets(slots, length)
         self._model = ServedTransformer(shape, slots=slots, length=length)
-        self._turned = self._model.hold_weights_transposed()
         self._model.set_train(False)
         self._step = _compiled(self._model)
 
@@ -58,26 +56,21 @@ class Engine:
             progress(parameter.name)
 
     def _values(self, parameter: ms.Parameter, weights: Source) -> np.ndarray:
-        """In the form that the model holds them: packed, and matrices as [in, out]."""
-        turned = parameter.name in self._turned
-        rows, *width = parameter.shape[::-1] if turned else parameter.shape
+        """As the model holds them: what reads the same input is one matrix."""
+        rows, *width = parameter.shape
         found = []
         for part in parts_of(parameter.name, self.shape):
             one = weights.read(part.name, whole=(part.rows, *width) if part.rows else tuple(width))
             found.append(one if part.rows else one[None])
-        if found:
-            values = np.concatenate(found)
-        else:
-            name = EMBEDDING if parameter.name == HEAD and self.shape.tie_embeddings else parameter.name
-            values = weights.read(name, whole=(rows, *width))
-        return np.ascontiguousarray(values.T if turned else values, np.float32)
+        values = np.concatenate(found) if found else weights.read(parameter.name, whole=(rows, *width))
+        return np.ascontiguousarray(values, np.float32)
 
     def warm_up(self, progress: Callable[[tuple[int, int]], object] = lambda shape: None) -> None:
         """Compile every graph that will be used; `progress` is told its (rows, new tokens)."""
         for rows, new in self.sizes.shapes():
             self._run(*self._filled_up(rows, new))
             progress((rows, new))
-        bind_threads()
+        # bind_threads()
 
     def prefill(self, *, slot: int, start: int, tokens: Sequence[int]) -> np.ndarray:
         """Read `tokens`, at most a chunk, which stand at `start` and behind it in a slot whose earlier positions are

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <thread>
 #include <vector>
 #ifdef __linux__
@@ -22,8 +24,9 @@ namespace {
 using Index = int64_t;
 
 // Below so many multiplications a second thread costs more than it brings.
-constexpr Index kWorthAThread = 1LL << 40;
+constexpr Index kWorthAThread = 1 << 16;
 constexpr Index kTokensOfABlock = 8;
+constexpr Index kRowsOfABlock = 16;
 
 Index elements(int dims, const int64_t *shape) {
   Index count = 1;
@@ -39,19 +42,89 @@ Index processors() {
   return std::max<Index>(1, std::thread::hardware_concurrency());
 }
 
+inline void pause_a_moment() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Threads that share the parts of a kernel with the one that calls it. Kernels follow each other within microseconds,
+// less than it takes to wake a thread, so an idle one looks for work for a while before it sleeps.
+class Pool {
+ public:
+  static Pool &get() {
+    static Pool *const one = new Pool;  // never taken down: its threads end with the process
+    return *one;
+  }
+
+  // Calls one(i) for i in 0 .. count - 1.
+  template <typename One>
+  void each(Index count, const One &one) {
+    std::unique_lock<std::mutex> mine(busy_, std::try_to_lock);
+    if (others_ == 0 || count < 2 || !mine) {
+      for (Index i = 0; i < count; ++i) one(i);
+      return;
+    }
+    call_ = [](const void *what, Index i) { (*static_cast<const One *>(what))(i); };
+    what_ = &one, count_ = count;
+    next_.store(0, std::memory_order_relaxed);
+    working_.store(others_, std::memory_order_relaxed);
+    ++round_;
+    if (sleeping_ > 0) {
+      std::lock_guard<std::mutex> lock(sleep_);
+      wake_.notify_all();
+    }
+    take();
+    for (Index looks = 0; working_.load(std::memory_order_acquire) > 0; ++looks) {
+      looks < kLooks ? pause_a_moment() : std::this_thread::yield();
+    }
+  }
+
+ private:
+  static constexpr Index kLooks = 20000;
+
+  Pool() : others_(processors() - 1) {
+    for (Index i = 0; i < others_; ++i) std::thread([this] { work(); }).detach();
+  }
+
+  void take() {
+    for (Index i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) call_(what_, i);
+  }
+
+  void work() {
+    for (uint64_t done = 0;; ++done) {
+      for (Index looks = 0; round_ == done && looks < kLooks; ++looks) pause_a_moment();
+      if (round_ == done) {
+        std::unique_lock<std::mutex> lock(sleep_);
+        ++sleeping_;
+        wake_.wait(lock, [&] { return round_ != done; });
+        --sleeping_;
+      }
+      take();
+      working_.fetch_sub(1, std::memory_order_release);
+    }
+  }
+
+  const Index others_;
+  std::mutex busy_, sleep_;
+  std::condition_variable wake_;
+  std::atomic<uint64_t> round_{0};
+  std::atomic<Index> sleeping_{0}, next_{0}, working_{0};
+  void (*call_)(const void *, Index) = nullptr;
+  const void *what_ = nullptr;
+  Index count_ = 0;
+};
+
 // Calls one(i) for i in 0 .. count - 1, on several threads where `work` is worth them.
 template <typename One>
 void each(Index count, Index work, const One &one) {
-  static const Index available = processors();
-  const Index threads = std::min({available, count, 1 + work / kWorthAThread});
-  std::atomic<Index> next{0};
-  const auto run = [&] {
-    for (Index i; (i = next++) < count;) one(i);
-  };
-  std::vector<std::thread> others;
-  for (Index i = 1; i < threads; ++i) others.emplace_back(run);
-  run();
-  for (auto &other : others) other.join();
+  if (work < kWorthAThread) {
+    for (Index i = 0; i < count; ++i) one(i);
+  } else {
+    Pool::get().each(count, one);
+  }
 }
 
 // e^x for x <= 0 to two units in the last place, in a form that compilers turn into vector instructions:
@@ -104,27 +177,56 @@ struct Turn {
   }
 };
 
-// scores[m, j] = queries[m] . keys[j]
-void score(const float *queries, Index m, const float *keys, Index n, Index d, float *scores) {
-  Index row = 0;
-  for (; row + 4 <= m; row += 4) {
-    const float *q0 = queries + row * d, *q1 = q0 + d, *q2 = q1 + d, *q3 = q2 + d;
-    float *to = scores + row * n;
-    for (Index j = 0; j < n; ++j) {
-      const float *key = keys + j * d;
-      float s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-      for (Index i = 0; i < d; ++i) {
-        s0 += q0[i] * key[i];
-        s1 += q1[i] * key[i];
-        s2 += q2[i] * key[i];
-        s3 += q3[i] * key[i];
-      }
-      to[j] = s0, to[n + j] = s1, to[2 * n + j] = s2, to[3 * n + j] = s3;
+using Vector = float __attribute__((vector_size(32)));
+constexpr Index kLanes = sizeof(Vector) / sizeof(float);
+
+inline Vector load(const float *from) {
+  Vector vector;
+  std::memcpy(&vector, from, sizeof vector);
+  return vector;
+}
+
+inline float total(Vector vector) {
+  using Half = float __attribute__((vector_size(sizeof(Vector) / 2)));
+  Half halves[2];
+  std::memcpy(halves, &vector, sizeof vector);
+  const Half sum = halves[0] + halves[1];
+  return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
+// to[m, n] = a[m] . b[n], rows of d; M * N sums stay in registers.
+template <Index M, Index N>
+void dots(const float *a, const float *b, Index d, float *to, Index stride) {
+  Vector sums[M][N] = {};
+  Index i = 0;
+  for (; i + kLanes <= d; i += kLanes) {
+    for (Index n = 0; n < N; ++n) {
+      const Vector right = load(b + n * d + i);
+      for (Index m = 0; m < M; ++m) sums[m][n] += load(a + m * d + i) * right;
     }
   }
-  for (; row < m; ++row) {
-    for (Index j = 0; j < n; ++j) scores[row * n + j] = dot(queries + row * d, keys + j * d, d);
+  for (Index m = 0; m < M; ++m) {
+    for (Index n = 0; n < N; ++n) {
+      float sum = total(sums[m][n]);
+      for (Index rest = i; rest < d; ++rest) sum += a[m * d + rest] * b[n * d + rest];
+      to[m * stride + n] = sum;
+    }
   }
+}
+
+template <Index M, Index N>
+void dots_of_rows(const float *a, const float *b, Index n, Index d, float *to, Index stride) {
+  Index column = 0;
+  for (; column + N <= n; column += N) dots<M, N>(a, b + column * d, d, to + column, stride);
+  for (; column < n; ++column) dots<M, 1>(a, b + column * d, d, to + column, stride);
+}
+
+// to[m, n] = a[m] . b[n] for all m and n
+void products(const float *a, Index m, const float *b, Index n, Index d, float *to, Index stride) {
+  Index row = 0;
+  for (; row + 6 <= m; row += 6) dots_of_rows<6, 2>(a + row * d, b, n, d, to + row * stride, stride);
+  for (; row + 4 <= m; row += 4) dots_of_rows<4, 2>(a + row * d, b, n, d, to + row * stride, stride);
+  for (; row < m; ++row) dots_of_rows<1, 4>(a + row * d, b, n, d, to + row * stride, stride);
 }
 
 // The first `seen` of n scores become weights that add up to 1, the others 0.
@@ -164,6 +266,22 @@ extern "C" int RmsNorm(int, void **params, int *dims, int64_t **shapes, const ch
   auto *y = static_cast<float *>(params[3]);
   const Index width = shapes[0][dims[0] - 1], rows = elements(dims[0], shapes[0]) / width;
   each(rows, rows * width, [&](Index row) { normalise(x + row * width, weight, eps, width, y + row * width); });
+  return 0;
+}
+
+// x [T, K], weight [N, K], bias [N], or of one element for none -> x @ weight.T + bias, [T, N]
+extern "C" int Product(int, void **params, int *dims, int64_t **shapes, const char **, void *, void *) {
+  const auto *x = static_cast<const float *>(params[0]), *weight = static_cast<const float *>(params[1]);
+  const auto *bias = elements(dims[2], shapes[2]) > 1 ? static_cast<const float *>(params[2]) : nullptr;
+  auto *y = static_cast<float *>(params[3]);
+  const Index tokens = shapes[0][0], d = shapes[0][1], width = shapes[1][0];
+  each((width + kRowsOfABlock - 1) / kRowsOfABlock, tokens * width * d, [&](Index block) {
+    const Index first = block * kRowsOfABlock, count = std::min(kRowsOfABlock, width - first);
+    products(x, tokens, weight + first * d, count, d, y + first, width);
+    for (Index token = 0; bias != nullptr && token < tokens; ++token) {
+      for (Index i = first; i < first + count; ++i) y[token * width + i] += bias[i];
+    }
+  });
   return 0;
 }
 
@@ -236,8 +354,8 @@ extern "C" int Attend(int, void **params, int *dims, int64_t **shapes, const cha
     const Index cache = (slots[row] * kv + head) * length * d, m = (last - first) * group;
     static thread_local std::vector<float> scores;
     scores.resize(m * seen);
-    score(queries.data() + ((row * kv + head) * fresh + first) * group * d, m, key_cache + cache, seen, d,
-          scores.data());
+    products(queries.data() + ((row * kv + head) * fresh + first) * group * d, m, key_cache + cache, seen, d,
+             scores.data(), seen);
     for (Index i = 0; i < m; ++i) {
       const Index token = first + i / group;
       float *to = out + (row * fresh + token) * heads * d + (head * group + i % group) * d;
