@@ -33,7 +33,7 @@ from msparallel.model.packed import PackedAttention, PackedFeedForward
 from msparallel.model.paged_attention import CachedAttention, PagedCore, PagedPlaces
 from msparallel.model.rotary import RotaryTable
 from msparallel.model.routing import Router
-from msparallel.model.served_kernels import KernelLinear, KernelRMSNorm, product
+from msparallel.model.served_kernels import KernelLinear, KernelRMSNorm
 from msparallel.model.shape import ModelShape
 from msparallel.parallel_config import OpParallelConfig
 
@@ -166,19 +166,14 @@ class ServedTransformer(nn.Cell):
             length=length + 1,
             fused=False,
         )
-        self.tied = shape.tie_embeddings
-        if self.tied:
-            self.product, self.no_bias = product(), Tensor(np.zeros(1, np.float32))
-        else:
-            self.lm_head = KernelLinear(shape.hidden_size, shape.padded_vocab_size)
+        self.lm_head = KernelLinear(shape.hidden_size, shape.padded_vocab_size)
 
     def construct(self, input_ids, positions, slots, last):
         rows, new = input_ids.shape
         x = self.model(input_ids, positions, slots)
         if new > 1:
             x = ops.gather(x, ops.arange(0, rows * new, new) + last, 0)
-        x = self.model.norm(x)
-        return self.product(x, self.model.embed_tokens.weight, self.no_bias) if self.tied else self.lm_head(x)
+        return self.lm_head(self.model.norm(x))
 
 
 class PagedHead(Head):

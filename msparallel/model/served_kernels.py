@@ -25,6 +25,22 @@ FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping
          "-fassociative-math", "-shared", "-fPIC", "-pthread")  # fmt: skip
 
 
+PANEL = 16
+"""Rows of a weight that stand side by side: two registers of eight numbers."""
+
+
+def panels_of(weight: np.ndarray) -> np.ndarray:
+    """A weight [N, K] as [ceil(N / 16), K, 16], filled up with zeros.
+
+    >>> panels_of(np.arange(34, dtype=np.float32).reshape(17, 2)).shape
+    (2, 2, 16)
+    """
+    rows, width = weight.shape
+    filled = np.zeros((-(-rows // PANEL) * PANEL, width), np.float32)
+    filled[:rows] = weight
+    return np.ascontiguousarray(filled.reshape(-1, PANEL, width).transpose(0, 2, 1))
+
+
 def served_kernels() -> NativeLibrary:
     """The library for this machine."""
     return NativeLibrary(
@@ -71,28 +87,27 @@ def attend() -> ops.Custom:
     return _kernel("Attend", shape, _first)
 
 
-def product() -> ops.Custom:
-    """x [T, K], weight [N, K] and bias [N], or [1] for none -> x @ weight.T + bias, [T, N]."""
-    return _kernel("Product", lambda x, weight, bias: (x[0], weight[0]), _first)
-
-
 def swiglu() -> ops.Custom:
     """x [T, 2 F] -> silu(left half) * right half, [T, F]."""
     return _kernel("SwiGlu", lambda x: (x[0], x[1] // 2), _first)
 
 
 class KernelLinear(nn.Cell):
-    """x [T, in] -> x @ weight.T (+ bias), as `linear.Linear`. MindSpore's product packs the whole weight anew at every
-    call, which takes longer than the product of a few tokens."""
+    """x [T, in] -> x @ weight.T (+ bias), as `linear.Linear`; the weight is held in panels.
+
+    MindSpore's own product packs the whole weight anew at every call, which takes longer than a product of few tokens.
+    """
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = False) -> None:
         super().__init__()
-        self.weight = Parameter(initializer("zeros", (out_features, in_features), ms.float32), name="weight")
+        self.in_features, self.out_features = in_features, out_features
+        panels = (-(-out_features // PANEL), in_features, PANEL)
+        self.weight = Parameter(initializer("zeros", panels, ms.float32), name="weight")
         self.has_bias = bias
         if bias:
             self.bias = Parameter(initializer("zeros", (out_features,), ms.float32), name="bias")
         self.none = Tensor(np.zeros(1, np.float32))
-        self.kernel = product()
+        self.kernel = _kernel("Product", lambda x, panels, bias: (x[0], out_features), _first)
 
     def construct(self, x):
         return self.kernel(x, self.weight, self.bias if self.has_bias else self.none)

@@ -19,10 +19,11 @@ from mindspore import Tensor
 
 from msparallel.model.packed import parts_of
 from msparallel.model.served import ServedTransformer
+from msparallel.model.served_kernels import KernelLinear, panels_of
 from msparallel.model.shape import ModelShape
 from msparallel.serve.buckets import Buckets, buckets, fit
 from msparallel.serve.row import Row
-from msparallel.serve.threads import bind_threads
+from msparallel.weights.hugging_face import EMBEDDING, HEAD
 from msparallel.weights.source import Source
 
 
@@ -35,6 +36,10 @@ class Engine:
         self.shape, self.slots, self.length = shape, slots, length
         self.sizes = sizes or buckets(slots, length)
         self._model = ServedTransformer(shape, slots=slots, length=length)
+        self._matrices = {
+            cell.weight.name: (cell.out_features, cell.in_features)
+            for _, cell in self._model.cells_and_names() if isinstance(cell, KernelLinear)
+        }  # fmt: skip
         self._model.set_train(False)
         self._step = _compiled(self._model)
 
@@ -56,21 +61,25 @@ class Engine:
             progress(parameter.name)
 
     def _values(self, parameter: ms.Parameter, weights: Source) -> np.ndarray:
-        """As the model holds them: what reads the same input is one matrix."""
-        rows, *width = parameter.shape
+        """As the model holds them: what reads the same input is one matrix, and a matrix stands in panels. A tied head
+        becomes a matrix of its own."""
+        rows, *width = self._matrices.get(parameter.name, parameter.shape)
         found = []
         for part in parts_of(parameter.name, self.shape):
             one = weights.read(part.name, whole=(part.rows, *width) if part.rows else tuple(width))
             found.append(one if part.rows else one[None])
-        values = np.concatenate(found) if found else weights.read(parameter.name, whole=(rows, *width))
-        return np.ascontiguousarray(values, np.float32)
+        if found:
+            values = np.concatenate(found)
+        else:
+            name = EMBEDDING if parameter.name == HEAD and self.shape.tie_embeddings else parameter.name
+            values = weights.read(name, whole=(rows, *width))
+        return panels_of(values) if parameter.name in self._matrices else np.ascontiguousarray(values, np.float32)
 
     def warm_up(self, progress: Callable[[tuple[int, int]], object] = lambda shape: None) -> None:
         """Compile every graph that will be used; `progress` is told its (rows, new tokens)."""
         for rows, new in self.sizes.shapes():
             self._run(*self._filled_up(rows, new))
             progress((rows, new))
-        # bind_threads()
 
     def prefill(self, *, slot: int, start: int, tokens: Sequence[int]) -> np.ndarray:
         """Read `tokens`, at most a chunk, which stand at `start` and behind it in a slot whose earlier positions are

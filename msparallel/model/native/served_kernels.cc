@@ -26,7 +26,7 @@ using Index = int64_t;
 // Below so many multiplications a second thread costs more than it brings.
 constexpr Index kWorthAThread = 1 << 16;
 constexpr Index kTokensOfABlock = 8;
-constexpr Index kRowsOfABlock = 16;
+constexpr Index kPanel = 16;
 
 Index elements(int dims, const int64_t *shape) {
   Index count = 1;
@@ -214,19 +214,38 @@ void dots(const float *a, const float *b, Index d, float *to, Index stride) {
   }
 }
 
-template <Index M, Index N>
-void dots_of_rows(const float *a, const float *b, Index n, Index d, float *to, Index stride) {
-  Index column = 0;
-  for (; column + N <= n; column += N) dots<M, N>(a, b + column * d, d, to + column, stride);
-  for (; column < n; ++column) dots<M, 1>(a, b + column * d, d, to + column, stride);
+// to[m, n] = a[m] . b[n] for all m and n
+void scores(const float *a, Index m, const float *b, Index n, Index d, float *to) {
+  for (Index row = 0; row < m;) {
+    Index column = 0;
+    if (row + 4 <= m) {
+      for (; column + 2 <= n; column += 2) dots<4, 2>(a + row * d, b + column * d, d, to + row * n + column, n);
+      for (; column < n; ++column) dots<4, 1>(a + row * d, b + column * d, d, to + row * n + column, n);
+      row += 4;
+    } else {
+      for (; column + 4 <= n; column += 4) dots<1, 4>(a + row * d, b + column * d, d, to + row * n + column, n);
+      for (; column < n; ++column) dots<1, 1>(a + row * d, b + column * d, d, to + row * n + column, n);
+      row += 1;
+    }
+  }
 }
 
-// to[m, n] = a[m] . b[n] for all m and n
-void products(const float *a, Index m, const float *b, Index n, Index d, float *to, Index stride) {
-  Index row = 0;
-  for (; row + 6 <= m; row += 6) dots_of_rows<6, 2>(a + row * d, b, n, d, to + row * stride, stride);
-  for (; row + 4 <= m; row += 4) dots_of_rows<4, 2>(a + row * d, b, n, d, to + row * stride, stride);
-  for (; row < m; ++row) dots_of_rows<1, 4>(a + row * d, b, n, d, to + row * stride, stride);
+// to[m, i] = sum over k of x[m, k] * panel[k, i] + bias[i], for M rows and the first `count` of a panel's columns
+template <Index M>
+void panel_product(const float *x, const float *panel, const float *bias, Index d, Index count, float *to, Index width) {
+  Vector sums[M][kPanel / kLanes] = {};
+  for (Index k = 0; k < d; ++k) {
+    const Vector low = load(panel + k * kPanel), high = load(panel + k * kPanel + kLanes);
+    for (Index m = 0; m < M; ++m) {
+      sums[m][0] += x[m * d + k] * low;
+      sums[m][1] += x[m * d + k] * high;
+    }
+  }
+  for (Index m = 0; m < M; ++m) {
+    float sum[kPanel];
+    std::memcpy(sum, sums[m], sizeof sum);
+    for (Index i = 0; i < count; ++i) to[m * width + i] = sum[i] + (bias == nullptr ? 0 : bias[i]);
+  }
 }
 
 // The first `seen` of n scores become weights that add up to 1, the others 0.
@@ -269,17 +288,25 @@ extern "C" int RmsNorm(int, void **params, int *dims, int64_t **shapes, const ch
   return 0;
 }
 
-// x [T, K], weight [N, K], bias [N], or of one element for none -> x @ weight.T + bias, [T, N]
+// x [T, K], panels [ceil(N / 16), K, 16], bias [N], or of one element for none -> x @ weight.T + bias, [T, N].
+// A panel is 16 rows of the weight [N, K], side by side, so that a product reads it from one end to the other.
 extern "C" int Product(int, void **params, int *dims, int64_t **shapes, const char **, void *, void *) {
-  const auto *x = static_cast<const float *>(params[0]), *weight = static_cast<const float *>(params[1]);
+  const auto *x = static_cast<const float *>(params[0]), *panels = static_cast<const float *>(params[1]);
   const auto *bias = elements(dims[2], shapes[2]) > 1 ? static_cast<const float *>(params[2]) : nullptr;
   auto *y = static_cast<float *>(params[3]);
-  const Index tokens = shapes[0][0], d = shapes[0][1], width = shapes[1][0];
-  each((width + kRowsOfABlock - 1) / kRowsOfABlock, tokens * width * d, [&](Index block) {
-    const Index first = block * kRowsOfABlock, count = std::min(kRowsOfABlock, width - first);
-    products(x, tokens, weight + first * d, count, d, y + first, width);
-    for (Index token = 0; bias != nullptr && token < tokens; ++token) {
-      for (Index i = first; i < first + count; ++i) y[token * width + i] += bias[i];
+  const Index tokens = shapes[0][0], d = shapes[0][1], width = shapes[3][1];
+  each(shapes[1][0], tokens * width * d, [&](Index block) {
+    const Index first = block * kPanel, count = std::min(kPanel, width - first);
+    const float *panel = panels + first * d, *shift = bias == nullptr ? nullptr : bias + first;
+    Index row = 0;
+    for (; row + 6 <= tokens; row += 6) {
+      panel_product<6>(x + row * d, panel, shift, d, count, y + row * width + first, width);
+    }
+    for (; row + 4 <= tokens; row += 4) {
+      panel_product<4>(x + row * d, panel, shift, d, count, y + row * width + first, width);
+    }
+    for (; row < tokens; ++row) {
+      panel_product<1>(x + row * d, panel, shift, d, count, y + row * width + first, width);
     }
   });
   return 0;
@@ -352,16 +379,16 @@ extern "C" int Attend(int, void **params, int *dims, int64_t **shapes, const cha
       if (places[token] < length) seen = std::max<Index>(seen, places[token] + 1);
     }
     const Index cache = (slots[row] * kv + head) * length * d, m = (last - first) * group;
-    static thread_local std::vector<float> scores;
-    scores.resize(m * seen);
-    products(queries.data() + ((row * kv + head) * fresh + first) * group * d, m, key_cache + cache, seen, d,
-             scores.data(), seen);
+    static thread_local std::vector<float> weights;
+    weights.resize(m * seen);
+    scores(queries.data() + ((row * kv + head) * fresh + first) * group * d, m, key_cache + cache, seen, d,
+           weights.data());
     for (Index i = 0; i < m; ++i) {
       const Index token = first + i / group;
       float *to = out + (row * fresh + token) * heads * d + (head * group + i % group) * d;
       if (places[token] < length) {
-        softmax(scores.data() + i * seen, places[token] + 1, seen);
-        weigh(scores.data() + i * seen, value_cache + cache, places[token] + 1, d, to);
+        softmax(weights.data() + i * seen, places[token] + 1, seen);
+        weigh(weights.data() + i * seen, value_cache + cache, places[token] + 1, d, to);
       } else {
         std::fill(to, to + d, 0.0f);
       }
