@@ -3,7 +3,7 @@
 In: sources, flags, and what a library must fit besides. Out: its path. It is kept in the user's cache folder under a
 name that holds a hash of all of these, so that a change of any builds anew.
 
->>> served_kernels().path()  # doctest: +SKIP
+>>> kernel_library().path()  # doctest: +SKIP
 PosixPath('/home/me/.cache/msparallel/served_kernels-4be1f3c2a5d0.so')
 """
 

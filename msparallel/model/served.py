@@ -5,9 +5,9 @@ token. Weights are those of training (`transformer.py`); attention has a cache.
 One cell serves prefill (few rows, many tokens) and decoding (many rows, one token): MindSpore compiles it once for
 every pair of shapes.
 
-`ServedTransformer` is for a processor: few operators, most of them ours (`packed.py`). `PagedTransformer` is for Ascend:
-a cache of blocks, fused kernels, weights in 16 bits, everything cut over tp; a token costs two all-reduces a layer, one
-for the embedding where its vocabulary is cut, and an all-gather of the logits.
+`ServedTransformer` is for a processor: few operators, most of them ours (`packed.py`). `PagedTransformer` is for
+Ascend: a cache of blocks, fused kernels, weights in 16 bits, everything cut over tp; a token costs two all-reduces a
+layer, one for the embedding where its vocabulary is cut, and an all-gather of the logits.
 
 >>> model = ServedTransformer(shape, slots=8, length=1024)  # doctest: +SKIP
 >>> logits = model(input_ids, positions, slots, last)  # doctest: +SKIP

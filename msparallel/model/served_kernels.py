@@ -9,21 +9,14 @@ In and out: float32 tensors. MindSpore's Custom operator calls functions of a C+
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
-from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import initializer
 
-from msparallel.native_library import NativeLibrary
-
-# Sums may be reordered, so that they become vector instructions; infinities and NaN keep their meaning.
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
-         "-fassociative-math", "-shared", "-fPIC", "-pthread")  # fmt: skip
-
+from msparallel.model.kernel_library import kernel_library
 
 PANEL = 16
 """Rows of a weight that stand side by side: two registers of eight numbers."""
@@ -41,31 +34,8 @@ def panels_of(weight: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(filled.reshape(-1, PANEL, width).transpose(0, 2, 1))
 
 
-def served_kernels() -> NativeLibrary:
-    """The library for this machine."""
-    return NativeLibrary(
-        name="served_kernels",
-        what="the library of kernels that serve on a processor",
-        needs="C++17: g++ 7 or newer",
-        exports="msparallel_served_kernels",
-        sources=(Path(__file__).parent / "native" / "served_kernels.cc",),
-        flags=FLAGS,
-        fits=_processor(),
-    )
-
-
-def _processor() -> str:
-    """What -march=native depends on: several machines may share a home folder."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    features = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
-    return f"{platform.machine()} {features}"
-
-
 def _kernel(name: str, shape: Callable, dtype: Callable) -> ops.Custom:
-    return ops.Custom(f"{served_kernels().path()}:{name}", shape, dtype, func_type="aot")
+    return ops.Custom(f"{kernel_library().path()}:{name}", shape, dtype, func_type="aot")
 
 
 def _first(first, *others):

@@ -15,6 +15,7 @@ import yaml
 from tqdm import tqdm
 
 from msparallel.errors import UserError
+from msparallel.model.kernel_library import kernel_library
 from msparallel.plan import Plan
 from msparallel.recipe.load import load_recipe
 from msparallel.recipe.recipe import Recipe
@@ -25,7 +26,7 @@ from msparallel.weights.source import open_weights
 
 
 def prepare(plan: Plan, needs: str = "serve") -> TextTokenizer:
-    """Check weights and tokenizer, without reading the weights.
+    """Check weights and tokenizer, without reading the weights, and build what a processor needs.
 
     Args:
         needs: `serve`, or `generate`, which needs no HTTP.
@@ -48,6 +49,8 @@ def prepare(plan: Plan, needs: str = "serve") -> TextTokenizer:
         raise UserError(f"{plan.recipe.path}\n  model.attention: plain serves on a processor only; its cache has one "
                         "device's form. On Ascend a server takes the fused kernels.\n"
                         "  Try: model.attention=auto")  # fmt: skip
+    if plan.hardware.target == "CPU":
+        kernel_library().path()
     folder = open_weights(serve.weights, plan.shape).tokenizer
     vocab_size = plan.shape.vocab_size
     if folder is None:

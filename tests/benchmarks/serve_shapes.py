@@ -16,11 +16,12 @@ import platform
 import statistics
 import time
 
-import numpy as np
+from tqdm import tqdm
 
 SLOTS, LENGTH = 64, 2048
-DECODE = [(rows, window) for window in (128, 512, 2048) for rows in (1, 4, 16, 64)]
-PREFILL = [(chunk, window) for window in (128, 512, 2048) for chunk in (32, 128, 512) if chunk <= window]
+SEEN = (128, 512, 2048)
+"""Tokens that every request sees, its own new ones among them."""
+ROWS, CHUNKS = (1, 2, 4, 8, 16, 64), (16, 32, 64, 128, 512)
 
 
 def main() -> None:
@@ -41,37 +42,36 @@ def main() -> None:
                        vocab_size=8192, qk_norm=True)  # fmt: skip
     print(f"{platform.machine()}, {len(os.sched_getaffinity(0))} threads, MindSpore "
           f"{importlib.metadata.version('mindspore')}")  # fmt: skip
-    print(f"{'':24}{'graph mode':>32}{'by operator':>24}\n{'':24}{'compile s':>12}{'ms':>10}{'tokens/s':>10}{'ms':>14}"
-          f"{'tokens/s':>10}")  # fmt: skip
-
-    def timed(step, repeats: int) -> tuple[float, float]:
-        """Seconds of the first step, and the median of the others."""
-        took = []
-        for _ in range(1 + repeats):
-            began = time.perf_counter()
-            step()
-            took.append(time.perf_counter() - began)
-        return took[0], statistics.median(took[1:])
-
-    def measure(name: str, sizes: Buckets, new_tokens: int, call) -> None:
-        found = []
-        for mode, repeats in ((ms.GRAPH_MODE, chosen.repeats), (ms.PYNATIVE_MODE, 3)):
-            ms.set_context(mode=mode)
-            engine = Engine(shape, slots=SLOTS, length=LENGTH, sizes=sizes)
-            engine.load(RandomWeights(shape))
-            found.append(timed(lambda engine=engine: call(engine), repeats))
-        (first, graph), (_, operators) = found
-        print(f"{name:24}{first - graph:>12.1f}{graph * 1e3:>10.1f}{new_tokens / graph:>10,.0f}{operators * 1e3:>14.1f}"
-              f"{new_tokens / operators:>10,.0f}", flush=True)  # fmt: skip
-
-    for rows, window in DECODE:
-        batch = [Row(slot, window - 1, 7) for slot in range(rows)]
-        measure(f"decode {rows:2} rows, {window:4}", Buckets((rows,), (32,), (window,)), rows,
-                lambda engine, batch=batch: engine.decode(batch))  # fmt: skip
-    for chunk, window in PREFILL:
-        tokens = np.arange(chunk).tolist()
-        measure(f"prompt of {chunk:3}, {window:4}", Buckets((1,), (chunk,), (window,)), chunk,
-                lambda engine, tokens=tokens, start=window - chunk: engine.prefill(slot=0, start=start, tokens=tokens))
+    steps = {f"step of {rows:2}, {seen:4} seen": (rows, rows, seen) for seen in SEEN for rows in ROWS}
+    pieces = {f"piece of {chunk:3}, {seen:4} seen": (chunk, 0, seen) for seen in SEEN for chunk in CHUNKS
+              if chunk <= seen}  # fmt: skip
+    found: dict[str, list[float]] = {name: [] for name in (*steps, *pieces)}
+    for mode in (ms.GRAPH_MODE, ms.PYNATIVE_MODE):
+        ms.set_context(mode=mode)
+        engine = Engine(shape, slots=SLOTS, length=LENGTH, sizes=Buckets(ROWS, CHUNKS))
+        engine.load(RandomWeights(shape))
+        if mode == ms.PYNATIVE_MODE:
+            engine._step = engine._model  # not the compiled function: the cell itself, operator by operator
+        began = time.perf_counter()
+        engine.warm_up()
+        if mode == ms.GRAPH_MODE:
+            print(f"{len(ROWS) + len(CHUNKS)} graphs compiled in {time.perf_counter() - began:.1f} s", flush=True)
+        for name, (new, rows, seen) in tqdm((steps | pieces).items(), disable=None):
+            batch = [Row(slot, seen - 1, 7) for slot in range(rows)]
+            took = []
+            for _ in range(2 + chosen.repeats):
+                began = time.perf_counter()
+                if rows:
+                    engine.decode(batch)
+                else:
+                    engine.prefill(slot=0, start=seen - new, tokens=list(range(new)))
+                took.append(time.perf_counter() - began)
+            found[name].append(statistics.median(took[2:]))
+    print(f"{'':28}{'graph mode':>20}{'by operator':>20}{'ratio':>7}\n{'':28}" + f"{'ms':>10}{'tokens/s':>10}" * 2)
+    for name, (new, _, _) in (steps | pieces).items():
+        graph, operators = found[name]
+        figures = "".join(f"{one * 1e3:>10.1f}{new / one:>10,.0f}" for one in (graph, operators))
+        print(f"{name:28}{figures}{operators / graph:>7.1f}")
 
 
 if __name__ == "__main__":

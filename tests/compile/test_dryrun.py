@@ -18,8 +18,8 @@ from compiled import counts, dried, plan_of
 from report.small_job import small_job
 from tiny_recipe import arguments
 
-from msparallel.cli import dryrun as dryrun_command
 from msparallel import native_library
+from msparallel.cli import dryrun as dryrun_command
 from msparallel.compile import library, ranks
 from msparallel.compile.dryrun import dry_run, recipe_job
 from msparallel.compile.request import PID_FILE, Request

@@ -25,7 +25,7 @@ using Index = int64_t;
 
 // Below so many multiplications a second thread costs more than it brings.
 constexpr Index kWorthAThread = 1 << 16;
-constexpr Index kTokensOfABlock = 8;
+constexpr Index kTokensOfABlock = 12;
 constexpr Index kPanel = 16;
 
 Index elements(int dims, const int64_t *shape) {
@@ -214,43 +214,62 @@ void dots(const float *a, const float *b, Index d, float *to, Index stride) {
   }
 }
 
-// to[m, n] = a[m] . b[n] for all m and n
-void scores(const float *a, Index m, const float *b, Index n, Index d, float *to) {
-  for (Index row = 0; row < m;) {
-    Index column = 0;
-    if (row + 4 <= m) {
-      for (; column + 2 <= n; column += 2) dots<4, 2>(a + row * d, b + column * d, d, to + row * n + column, n);
-      for (; column < n; ++column) dots<4, 1>(a + row * d, b + column * d, d, to + row * n + column, n);
-      row += 4;
-    } else {
-      for (; column + 4 <= n; column += 4) dots<1, 4>(a + row * d, b + column * d, d, to + row * n + column, n);
-      for (; column < n; ++column) dots<1, 1>(a + row * d, b + column * d, d, to + row * n + column, n);
-      row += 1;
-    }
-  }
+template <Index M, Index N>
+void dots_of_rows(const float *a, const float *b, Index n, Index d, float *to, Index stride) {
+  Index column = 0;
+  for (; column + N <= n; column += N) dots<M, N>(a, b + column * d, d, to + column, stride);
+  for (; column < n; ++column) dots<M, 1>(a, b + column * d, d, to + column, stride);
 }
 
-// to[m, i] = sum over k of x[m, k] * panel[k, i] + bias[i], for M rows and the first `count` of a panel's columns
+// to[m, n] = a[m] . b[n] for all m and n, rows of d
+void scores(const float *a, Index m, const float *b, Index n, Index d, float *to) {
+  Index row = 0;
+  for (; row + 6 <= m; row += 6) dots_of_rows<6, 2>(a + row * d, b, n, d, to + row * n, n);
+  for (; row + 2 <= m; row += 2) dots_of_rows<2, 4>(a + row * d, b, n, d, to + row * n, n);
+  if (row < m) dots_of_rows<1, 4>(a + row * d, b, n, d, to + row * n, n);
+}
+
+// 16 columns of b, [k, 16], rows `stride` apart.
+struct Panel {
+  const float *b;
+  Index stride, k;
+};
+
+// to[m, i] = sum over k of a[m, k] * panel[k, i] + bias[i], for M rows and the first `count` columns
 template <Index M>
-void panel_product(const float *x, const float *panel, const float *bias, Index d, Index count, float *to, Index width) {
+void panel_product(const float *a, Index a_stride, const Panel &panel, const float *bias, Index count, float *to,
+                   Index to_stride) {
   Vector sums[M][kPanel / kLanes] = {};
-  for (Index k = 0; k < d; ++k) {
-    const Vector low = load(panel + k * kPanel), high = load(panel + k * kPanel + kLanes);
+  for (Index k = 0; k < panel.k; ++k) {
+    const Vector low = load(panel.b + k * panel.stride), high = load(panel.b + k * panel.stride + kLanes);
     for (Index m = 0; m < M; ++m) {
-      sums[m][0] += x[m * d + k] * low;
-      sums[m][1] += x[m * d + k] * high;
+      sums[m][0] += a[m * a_stride + k] * low;
+      sums[m][1] += a[m * a_stride + k] * high;
     }
   }
   for (Index m = 0; m < M; ++m) {
     float sum[kPanel];
     std::memcpy(sum, sums[m], sizeof sum);
-    for (Index i = 0; i < count; ++i) to[m * width + i] = sum[i] + (bias == nullptr ? 0 : bias[i]);
+    for (Index i = 0; i < count; ++i) to[m * to_stride + i] = sum[i] + (bias == nullptr ? 0 : bias[i]);
   }
+}
+
+// The same for all rows: as many at once as there are registers for.
+void panel_products(const float *a, Index rows, Index a_stride, const Panel &panel, const float *bias, Index count,
+                    float *to, Index to_stride) {
+  const auto some = [&](auto product, Index row) {
+    product(a + row * a_stride, a_stride, panel, bias, count, to + row * to_stride, to_stride);
+  };
+  Index row = 0;
+  for (; row + 6 <= rows; row += 6) some(panel_product<6>, row);
+  for (; row + 4 <= rows; row += 4) some(panel_product<4>, row);
+  for (; row + 2 <= rows; row += 2) some(panel_product<2>, row);
+  if (row < rows) some(panel_product<1>, row);
 }
 
 // The first `seen` of n scores become weights that add up to 1, the others 0.
 void softmax(float *scores, Index seen, Index n) {
-  float most = scores[0], sum = 0;
+  float most = n > 0 ? scores[0] : 0, sum = 0;
   for (Index j = 1; j < seen; ++j) most = std::max(most, scores[j]);
   for (Index j = 0; j < seen; ++j) scores[j] = exponential(scores[j] - most);
   for (Index j = 0; j < seen; ++j) sum += scores[j];
@@ -259,17 +278,18 @@ void softmax(float *scores, Index seen, Index n) {
   std::fill(scores + seen, scores + n, 0.0f);
 }
 
-// to = sum over j of weights[j] * values[j]
-void weigh(const float *weights, const float *values, Index n, Index d, float *to) {
-  std::fill(to, to + d, 0.0f);
-  Index j = 0;
-  for (; j + 4 <= n; j += 4) {
-    const float w0 = weights[j], w1 = weights[j + 1], w2 = weights[j + 2], w3 = weights[j + 3];
-    const float *v0 = values + j * d, *v1 = v0 + d, *v2 = v1 + d, *v3 = v2 + d;
-    for (Index i = 0; i < d; ++i) to[i] += w0 * v0[i] + w1 * v1[i] + w2 * v2[i] + w3 * v3[i];
+// to[m] = sum over j of weights[m, j] * values[j], rows of d
+void weigh(const float *weights, Index m, const float *values, Index n, Index d, float *to) {
+  Index first = 0;
+  for (; first + kPanel <= d; first += kPanel) {
+    panel_products(weights, m, n, {values + first, d, n}, nullptr, kPanel, to + first, d);
   }
-  for (; j < n; ++j) {
-    for (Index i = 0; i < d; ++i) to[i] += weights[j] * values[j * d + i];
+  if (first == d) return;
+  for (Index row = 0; row < m; ++row) {
+    std::fill(to + row * d + first, to + (row + 1) * d, 0.0f);
+    for (Index j = 0; j < n; ++j) {
+      for (Index i = first; i < d; ++i) to[row * d + i] += weights[row * n + j] * values[j * d + i];
+    }
   }
 }
 
@@ -297,17 +317,8 @@ extern "C" int Product(int, void **params, int *dims, int64_t **shapes, const ch
   const Index tokens = shapes[0][0], d = shapes[0][1], width = shapes[3][1];
   each(shapes[1][0], tokens * width * d, [&](Index block) {
     const Index first = block * kPanel, count = std::min(kPanel, width - first);
-    const float *panel = panels + first * d, *shift = bias == nullptr ? nullptr : bias + first;
-    Index row = 0;
-    for (; row + 6 <= tokens; row += 6) {
-      panel_product<6>(x + row * d, panel, shift, d, count, y + row * width + first, width);
-    }
-    for (; row + 4 <= tokens; row += 4) {
-      panel_product<4>(x + row * d, panel, shift, d, count, y + row * width + first, width);
-    }
-    for (; row < tokens; ++row) {
-      panel_product<1>(x + row * d, panel, shift, d, count, y + row * width + first, width);
-    }
+    panel_products(x, tokens, d, {panels + first * d, kPanel, d}, bias == nullptr ? nullptr : bias + first, count,
+                   y + first, width);
   });
   return 0;
 }
@@ -379,19 +390,18 @@ extern "C" int Attend(int, void **params, int *dims, int64_t **shapes, const cha
       if (places[token] < length) seen = std::max<Index>(seen, places[token] + 1);
     }
     const Index cache = (slots[row] * kv + head) * length * d, m = (last - first) * group;
-    static thread_local std::vector<float> weights;
-    weights.resize(m * seen);
+    static thread_local std::vector<float> weights, mixed;
+    weights.resize(m * seen), mixed.resize(m * d);
     scores(queries.data() + ((row * kv + head) * fresh + first) * group * d, m, key_cache + cache, seen, d,
            weights.data());
     for (Index i = 0; i < m; ++i) {
-      const Index token = first + i / group;
-      float *to = out + (row * fresh + token) * heads * d + (head * group + i % group) * d;
-      if (places[token] < length) {
-        softmax(weights.data() + i * seen, places[token] + 1, seen);
-        weigh(weights.data() + i * seen, value_cache + cache, places[token] + 1, d, to);
-      } else {
-        std::fill(to, to + d, 0.0f);
-      }
+      const Index position = places[first + i / group];
+      softmax(weights.data() + i * seen, position < length ? position + 1 : 0, seen);
+    }
+    weigh(weights.data(), m, value_cache + cache, seen, d, mixed.data());
+    for (Index i = 0; i < m; ++i) {
+      float *to = out + (row * fresh + first + i / group) * heads * d + (head * group + i % group) * d;
+      std::copy(mixed.data() + i * d, mixed.data() + (i + 1) * d, to);
     }
   });
   return 0;
