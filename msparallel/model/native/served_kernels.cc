@@ -83,7 +83,7 @@ class Pool {
   }
 
  private:
-  static constexpr Index kLooks = 20000;
+  static constexpr Index kLooks = 2000;
 
   Pool() : others_(processors() - 1) {
     for (Index i = 0; i < others_; ++i) std::thread([this] { work(); }).detach();
@@ -129,15 +129,15 @@ void each(Index count, Index work, const One &one) {
 
 // e^x for x <= 0 to two units in the last place, in a form that compilers turn into vector instructions:
 // 2^n * e^r with |r| <= ln 2 / 2, e^r by its Taylor polynomial of degree 6 (next term below 1.3e-7).
-inline float exponential(float x) {
-  x = std::max(x, -87.0f);
+inline float exponential(float power) {
+  const float x = std::max(power, -87.0f);
   const float n = std::floor(x * 1.44269504f + 0.5f);
   const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   const float p = 1 + r * (1 + r * (0.5f + r * (1 / 6.0f + r * (1 / 24.0f + r * (1 / 120.0f + r * (1 / 720.0f))))));
   const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
-  float power;
-  std::memcpy(&power, &bits, sizeof power);
-  return p * power;
+  float scale;
+  std::memcpy(&scale, &bits, sizeof scale);
+  return power < -87.0f ? 0.0f : p * scale;
 }
 
 float dot(const float *a, const float *b, Index n) {
