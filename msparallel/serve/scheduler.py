@@ -140,9 +140,10 @@ class Scheduler:
         self._work.set()
         return Answer(self, running)
 
-    def check_room(self) -> None:
-        """Raises QueueFull where a request would be refused: before its text is read."""
-        if self.waiting >= self._most_waiting + self._slots.free_count:
+    def check_room(self, coming: int = 0) -> None:
+        """Raises QueueFull where a request would be refused: before its text is read. `coming` others are about to be
+        let in."""
+        if self.waiting + coming >= self._most_waiting + self._slots.free_count:
             self.counts.refused += 1
             raise QueueFull(self.retry_after_s)
 

@@ -96,6 +96,9 @@ class Service:
         self.failure: Exception | None = None
         self.scheduler: Scheduler | None = None
         self.metrics = ServeMetrics(self.name, lambda: self.scheduler, lambda: self.state)
+        self._reading = 0
+        """Requests whose long texts are being made tokens of: they have a place each, so that no more are read than
+        can be let in."""
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="tokenizer")
 
     async def run(self, engine: Startable, progress: Callable[[Loading], object] = lambda loading: None) -> None:
@@ -144,7 +147,7 @@ class Service:
     def check_room(self) -> None:
         """Raises ApiError before any work is done for a request that would be refused."""
         try:
-            self.check_ready().check_room()
+            self.check_ready().check_room(self._reading)
         except QueueFull as full:
             raise _full(full) from None
 
@@ -179,7 +182,12 @@ class Service:
     async def _tokens(self, size: int, encode: Callable[[], list[int]]) -> list[int]:
         if size <= _SHORT_TEXT:
             return encode()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, encode)
+        self.check_room()  # other long texts may have come since this one was asked about
+        self._reading += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, encode)
+        finally:
+            self._reading -= 1
 
     def answer(self, wanted: Wanted) -> TextAnswer:
         """Let a request in. Raises ApiError."""

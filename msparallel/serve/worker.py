@@ -63,24 +63,10 @@ def main(arguments: list[str]) -> int:
 
 def _serve(channel: socket.socket, say, plan: Plan, rank: int) -> None:
     """Until the server closes the socket."""
-    from msparallel.context import apply
     from msparallel.serve.row import Row
     from msparallel.serve.sampling import choose
-    from msparallel.weights.source import open_weights
 
-    serve = plan.recipe.serve
-    assert serve is not None, "the server starts only recipes that serve"
-    weights = open_weights(serve.weights, plan.shape)
-    apply(plan, rank, serving=True)
-    engine = _engine(plan, rank)
-    total, done = engine.parameter_count, 0
-
-    def loaded(name: str) -> None:
-        nonlocal done
-        done += 1
-        say(Loading("weights", done, total))
-
-    engine.load(weights.source, loaded)
+    engine = _loaded(say, plan, rank)
     graphs = engine.sizes.shapes()
     say(Loading("graphs", 0, len(graphs)))
     engine.warm_up(lambda shape: say(Loading("graphs", 1 + graphs.index(shape), len(graphs))))
@@ -97,6 +83,27 @@ def _serve(channel: socket.socket, say, plan: Plan, rank: int) -> None:
             raise AssertionError(f"the server says {message}")
         if rank == 0:
             say(Chosen(found))
+
+
+def _loaded(say, plan: Plan, rank: int) -> Engine | PagedEngine:
+    """With its weights; their files are closed."""
+    from msparallel.context import apply
+    from msparallel.weights.source import open_weights
+
+    serve = plan.recipe.serve
+    assert serve is not None, "the server starts only recipes that serve"
+    weights = open_weights(serve.weights, plan.shape)
+    apply(plan, rank, serving=True)
+    engine = _engine(plan, rank)
+    total, done = engine.parameter_count, 0
+
+    def loaded(name: str) -> None:
+        nonlocal done
+        done += 1
+        say(Loading("weights", done, total))
+
+    engine.load(weights.source, loaded)
+    return engine
 
 
 def _engine(plan: Plan, rank: int) -> Engine | PagedEngine:

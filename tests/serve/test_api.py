@@ -8,6 +8,7 @@ import resource
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import httpx
@@ -20,6 +21,7 @@ from served import MODEL, Served, chat, post, served, wait_until
 from msparallel.serve.api_error import of_validation
 from msparallel.serve.api_keys import ApiKeys, read_keys
 from msparallel.serve.http_guard import BODY_BYTES
+from msparallel.serve.text_tokenizer import TextTokenizer
 
 pytestmark = pytest.mark.pure
 TEMPLATE = "User: Hi\nAssistant:"
@@ -376,6 +378,29 @@ def test_a_full_queue_is_429_and_says_when_to_come_again():
         text = httpx.get(server.address + "/metrics").text
         assert 'msparallel_serve_requests_total{end="refused"} 2.0' in text
         assert 'msparallel_serve_errors_total{status="429"} 2.0' in text
+
+
+def test_no_more_long_texts_are_read_than_can_be_let_in(monkeypatch):
+    begun, go_on = [], threading.Event()
+
+    def slowly(tokenizer, text):
+        begun.append(text)
+        go_on.wait(30)
+        return [7] * 10
+
+    with served(FakeEngine(), max_concurrency=2, max_waiting=1, max_length=1000) as server:
+        monkeypatch.setattr(TextTokenizer, "encode", slowly)
+        monkeypatch.setattr(TextTokenizer, "least_tokens", lambda tokenizer, text: 10)
+        body = {"model": MODEL, "prompt": "long " * 2000, "max_tokens": 2}
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(post, server, "completions", body) for _ in range(8)]
+            wait_until(lambda: sum(one.done() for one in asked) == 5)
+            assert {one.result().status_code for one in asked if one.done()} == {429}
+            go_on.set()
+            assert sorted(one.result().status_code for one in asked) == [200] * 3 + [429] * 5
+        assert len(begun) == 3
+        assert post(server, "completions", body).status_code == 200, "every place is free again"
+
 
 
 @pytest.mark.parametrize("stream", [False, True])
