@@ -51,7 +51,8 @@ inline void pause_a_moment() {
 }
 
 // Threads that share the parts of a kernel with the one that calls it. Kernels follow each other within microseconds,
-// less than it takes to wake a thread, so an idle one looks for work for a while before it sleeps.
+// less than it takes to wake a thread, so an idle one looks for work for a while before it sleeps, and nobody waits for
+// one that has not come.
 class Pool {
  public:
   static Pool &get() {
@@ -67,43 +68,48 @@ class Pool {
       for (Index i = 0; i < count; ++i) one(i);
       return;
     }
+    // Nobody reads these now: all parts of the round before are done, and only who has a part reads them.
     call_ = [](const void *what, Index i) { (*static_cast<const One *>(what))(i); };
-    what_ = &one, count_ = count;
-    next_.store(0, std::memory_order_relaxed);
-    working_.store(others_, std::memory_order_relaxed);
+    what_ = &one;
+    done_.store(0, std::memory_order_relaxed);
+    left_.store(count, std::memory_order_release);
     ++round_;
     if (sleeping_ > 0) {
       std::lock_guard<std::mutex> lock(sleep_);
-      wake_.notify_all();
+      for (Index i = std::min<Index>(sleeping_, count - 1); i > 0; --i) wake_.notify_one();
     }
     take();
-    for (Index looks = 0; working_.load(std::memory_order_acquire) > 0; ++looks) {
+    for (Index looks = 0; done_.load(std::memory_order_acquire) < count; ++looks) {
       looks < kLooks ? pause_a_moment() : std::this_thread::yield();
     }
   }
 
  private:
-  static constexpr Index kLooks = 2000;
+  static constexpr Index kLooks = 2000, kMostThreads = 32;
 
-  Pool() : others_(processors() - 1) {
+  Pool() : others_(std::min(processors(), kMostThreads) - 1) {
     for (Index i = 0; i < others_; ++i) std::thread([this] { work(); }).detach();
   }
 
+  // Parts are given out from the last to the first.
   void take() {
-    for (Index i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) call_(what_, i);
+    for (Index i; (i = left_.fetch_sub(1, std::memory_order_acquire) - 1) >= 0;) {
+      call_(what_, i);
+      done_.fetch_add(1, std::memory_order_release);
+    }
   }
 
   void work() {
-    for (uint64_t done = 0;; ++done) {
-      for (Index looks = 0; round_ == done && looks < kLooks; ++looks) pause_a_moment();
-      if (round_ == done) {
+    for (uint64_t seen = 0;;) {
+      for (Index looks = 0; round_ == seen && looks < kLooks; ++looks) pause_a_moment();
+      if (round_ == seen) {
         std::unique_lock<std::mutex> lock(sleep_);
         ++sleeping_;
-        wake_.wait(lock, [&] { return round_ != done; });
+        wake_.wait(lock, [&] { return round_ != seen; });
         --sleeping_;
       }
+      seen = round_;
       take();
-      working_.fetch_sub(1, std::memory_order_release);
     }
   }
 
@@ -111,10 +117,9 @@ class Pool {
   std::mutex busy_, sleep_;
   std::condition_variable wake_;
   std::atomic<uint64_t> round_{0};
-  std::atomic<Index> sleeping_{0}, next_{0}, working_{0};
+  std::atomic<Index> sleeping_{0}, left_{0}, done_{0};
   void (*call_)(const void *, Index) = nullptr;
   const void *what_ = nullptr;
-  Index count_ = 0;
 };
 
 // Calls one(i) for i in 0 .. count - 1, on several threads where `work` is worth them.
