@@ -22,7 +22,9 @@ from msparallel.errors import RunError
 from msparallel.launch.processes import die_with_parent, kill
 
 COMPILERS = ("g++", "c++", "clang++")
-_ELF = b"\x7fELF"
+_LIBRARY = (b"\x7fELF", b"\xcf\xfa\xed\xfe")
+"""How shared libraries begin, on Linux and on macOS."""
+_SEAL_BYTES = hashlib.sha256().digest_size
 _LEAST_DISK_BYTES = 2**20
 
 
@@ -32,7 +34,6 @@ class NativeLibrary:
     name: its file name begins so.
     what: as a message calls it.
     needs: of a compiler, as a message says it.
-    exports: a name that a whole library holds.
     flags: of the compiler; folders that hold MindSpore go to `places` instead, since the hash has no paths.
     fits: what else it was made for, such as a kind of processor.
     """
@@ -40,7 +41,6 @@ class NativeLibrary:
     name: str
     what: str
     needs: str
-    exports: str
     sources: tuple[Path, ...]
     flags: tuple[str, ...]
     fits: str = ""
@@ -79,10 +79,13 @@ class NativeLibrary:
         except OSError:
             return False
 
-    def _is_whole(self, path: Path) -> bool:
-        """Whether a file begins as a library does and has what the linker writes last."""
-        with path.open("rb") as file:
-            return file.read(len(_ELF)) == _ELF and self.exports.encode() in file.read()
+    @staticmethod
+    def _is_whole(path: Path) -> bool:
+        """Whether a file is as it was built: what was cut off, or lost with the machine's power, would end the process
+        that loads it."""
+        content = path.read_bytes()
+        library, seal = content[:-_SEAL_BYTES], content[-_SEAL_BYTES:]
+        return hashlib.sha256(library).digest() == seal
 
     def build(self, target: Path) -> Path:
         """Compile it. Raises RunError."""
@@ -93,8 +96,11 @@ class NativeLibrary:
         try:
             command = [*compiler, *self.flags, *map(str, self.sources), "-o", partial, *self.places]
             code, words = _run(command)
-            if code or not self._is_whole(Path(partial)):
+            library = b"" if code else Path(partial).read_bytes()
+            if code or not library.startswith(_LIBRARY):
                 raise RunError(self._failure(shlex.join(compiler), code, words, target.parent))
+            with open(partial, "ab") as file:  # behind what a loader reads
+                file.write(hashlib.sha256(library).digest())
             os.chmod(partial, 0o755)
             os.replace(partial, target)
         finally:
@@ -104,11 +110,15 @@ class NativeLibrary:
     def compiler(self) -> list[str]:
         """The compiler's command; CXX may hold arguments too, as in "ccache g++". Raises RunError."""
         stated = os.environ.get("CXX", "").strip()
-        words = shlex.split(stated) if stated else [next(filter(shutil.which, COMPILERS), "")]
+        try:
+            words = shlex.split(stated)
+        except ValueError as error:
+            raise RunError(f"CXX={stated}: {error}. Try: CXX=g++") from None
+        words = words or [next(filter(shutil.which, COMPILERS), "")]
         if not words[0] or shutil.which(words[0]) is None:
             looked = f"CXX={stated}" if stated else ", ".join(COMPILERS)
             raise RunError(
-                f"No C++ compiler found ({looked}); {self.what} is a small library that is built once. "
+                f"No C++ compiler found ({looked}); {self.what} is built once. "
                 "Try: apt-get install g++ (Debian, Ubuntu), yum install gcc-c++ (openEuler), or set CXX to a compiler."
             )
         return words

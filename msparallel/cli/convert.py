@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,8 +71,8 @@ def command(
 
 def _to_hugging_face(opened, output: Path, dtype: str, max_shard_gb: float | None, progress) -> Path:
     from msparallel.errors import UserError
-    from msparallel.weights.checkpoint import TrainedCheckpoint
-    from msparallel.weights.to_hugging_face import MOST_SHARD_BYTES, shape_of_checkpoint, to_hugging_face
+    from msparallel.weights.checkpoint import TrainedCheckpoint, shape_of_checkpoint
+    from msparallel.weights.to_hugging_face import MOST_SHARD_BYTES, to_hugging_face
 
     if not isinstance(opened, TrainedCheckpoint):
         raise UserError(f"{opened.path}\n  This is a Hugging Face folder already.")
@@ -103,7 +104,18 @@ def _to_recipe(opened, plan: Plan, output: str | None, progress) -> Path:
     from msparallel.weights.hugging_face import HuggingFaceFolder
     from msparallel.weights.source import check_same_model
     from msparallel.weights.to_checkpoint import to_checkpoint
+    from msparallel.weights.to_hugging_face import COMPANIONS
 
     if isinstance(opened, HuggingFaceFolder):
         check_same_model(plan.shape, opened.shape, opened.path)
-    return to_checkpoint(opened, plan, Path(output) if output else run_dir(plan) / "checkpoints", progress)
+    if output is not None:
+        return to_checkpoint(opened, plan, Path(output), progress)
+    run = run_dir(plan)
+    written = to_checkpoint(opened, plan, run / "checkpoints", progress)
+    # So that the checkpoint can be served before the run goes on; the run writes its own tokenizer when it begins.
+    source = opened.path if isinstance(opened, HuggingFaceFolder) else opened.path.parent.parent
+    if not (run / COMPANIONS[0]).exists():
+        for name in COMPANIONS:
+            if (source / name).is_file():
+                shutil.copyfile(source / name, run / name)
+    return written

@@ -42,11 +42,11 @@ def command(recipe_name: str, words: tuple[str, ...], max_tokens: int, temperatu
     A recipe without a `serve` section takes the newest checkpoint of its training run. Words of the form
     section.key=value in front of the first PROMPT are overrides.
     """
-    from msparallel.errors import UserError
+    from msparallel.errors import RunError, UserError
     from msparallel.launch.devices import check_devices, check_mindspore
     from msparallel.plan import resolve
     from msparallel.recipe.load import load_recipe
-    from msparallel.serve.prepare import of_training, prepare
+    from msparallel.serve.prepare import build_kernels, of_training, prepare
 
     overrides, prompts = split_words(words)
     if system is not None and not chat:
@@ -62,15 +62,26 @@ def command(recipe_name: str, words: tuple[str, ...], max_tokens: int, temperatu
         tokenizer = prepare(plan, "generate")
         check_devices(plan)
         check_mindspore()
+        build_kernels(plan)
         from msparallel.serve.generate import Asked, generate
 
         asked = Asked(prompts=tuple(prompts), chat=chat, system=system, limit=max_tokens, temperature=temperature,
                       top_p=top_p, top_k=top_k, seed=seed, stops=stops)  # fmt: skip
-        answers = asyncio.run(
-            generate(plan, tokenizer, asked, Path(folder) / "engine.log", None if as_json else _show)
-        )
+        log = Path(folder) / "engine.log"
+        try:
+            answers = asyncio.run(generate(plan, tokenizer, asked, log, None if as_json else _show))
+        except RunError as error:
+            raise RunError(str(error).replace(str(log), str(_kept(log)))) from None
     if as_json:
         click.echo(json.dumps({"model": recipe.name, "answers": answers}, ensure_ascii=False))
+
+
+def _kept(log: Path) -> Path:
+    """A copy that outlives this command: a message names it."""
+    with tempfile.NamedTemporaryFile(prefix="msparallel-generate-", suffix=".log", delete=False) as file:
+        if log.is_file():
+            file.write(log.read_bytes())
+    return Path(file.name)
 
 
 def split_words(words: tuple[str, ...]) -> tuple[list[str], list[str]]:

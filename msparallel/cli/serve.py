@@ -31,12 +31,13 @@ def command(recipe_name: str, overrides: tuple[str, ...], access_log: bool, as_j
     from msparallel.launch.devices import check_devices, check_mindspore
     from msparallel.plan import resolve
     from msparallel.recipe.load import load_recipe
-    from msparallel.serve.prepare import LoadingBar, prepare
+    from msparallel.serve.prepare import LoadingBar, build_kernels, prepare
 
     plan = resolve(load_recipe(recipe_name, overrides))
     tokenizer = prepare(plan)
     check_devices(plan)
     check_mindspore()
+    build_kernels(plan)
     from msparallel.serve.engine_client import EngineClient
     from msparallel.serve.server import serve
 

@@ -57,7 +57,6 @@ def simulated_target() -> NativeLibrary:
         name=f"simulated_ascend-{version}",
         what="the simulated Ascend target",
         needs="C++17: g++ 7 or newer, and the headers that come with MindSpore's wheel",
-        exports="msparallel_export_graph",
         sources=SOURCES,
         flags=FLAGS,
         fits=" ".join((*INCLUDES, *LIBRARIES)),

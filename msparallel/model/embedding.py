@@ -52,7 +52,8 @@ class Head(nn.Cell):
 
     def __init__(self, shape: ModelShape, parallel: OpParallelConfig, compute_dtype: ms.Type) -> None:
         super().__init__()
-        self.rows, self.hidden = rows, hidden = shape.padded_vocab_size, shape.hidden_size
+        self.rows, hidden = shape.padded_vocab_size, shape.hidden_size
+        rows = self.rows
         if not shape.tie_embeddings:
             self.weight = Parameter(initializer("zeros", (rows, hidden), ms.float32), name="weight")
         self.dtype = compute_dtype

@@ -13,9 +13,11 @@ from pathlib import Path
 
 from msparallel.native_library import NativeLibrary
 
-# Sums may be reordered, so that they become vector instructions; infinities and NaN keep their meaning.
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
-         "-fassociative-math", "-shared", "-fPIC", "-pthread")  # fmt: skip
+# Sums stay in their order: the two steps of an exponential's reduction would become one. `defs`: what `gcc` or `clang`
+# instead of their C++ forms leave out shows here, not where the library is loaded. `nodelete`: MindSpore lets go of a
+# library with its last operator, but its threads stay.
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC", "-pthread",
+         "-Wl,-z,defs,-z,nodelete")  # fmt: skip
 
 
 def kernel_library() -> NativeLibrary:
@@ -24,7 +26,6 @@ def kernel_library() -> NativeLibrary:
         name="served_kernels",
         what="the library of kernels that serve on a processor",
         needs="C++17: g++ 7 or newer",
-        exports="msparallel_served_kernels",
         sources=(Path(__file__).parent / "native" / "served_kernels.cc",),
         flags=FLAGS,
         fits=_processor(),
@@ -32,10 +33,10 @@ def kernel_library() -> NativeLibrary:
 
 
 def _processor() -> str:
-    """What -march=native depends on: several machines may share a home folder."""
+    """What -march=native and the linker depend on: several machines may share a home folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
     features = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
-    return f"{platform.machine()} {features}"
+    return f"{platform.machine()} {' '.join(platform.libc_ver())} {features}"

@@ -20,7 +20,7 @@ class Linear(nn.Cell):
 
     Args:
         in_features, out_features: widths.
-        cut: `column` cuts the output features over tp, `row` the input features, `none` keeps the weight whole.
+        cut: `column` cuts the output features over tp, `row` the input features.
         compute_dtype: the product's dtype; weight and bias are cast to it.
     """
 
@@ -31,7 +31,7 @@ class Linear(nn.Cell):
         parallel: OpParallelConfig,
         compute_dtype: ms.Type,
         *,
-        cut: Literal["column", "row", "none"],
+        cut: Literal["column", "row"],
         bias: bool = False,
     ) -> None:
         super().__init__()
@@ -56,9 +56,7 @@ class Linear(nn.Cell):
         tp = parallel.model_parallel
         if cut == "column":
             operands, result, bias = strategies.column_parallel(parallel), strategies.features(parallel), (tp,)
-        elif cut == "row":
-            operands, result, bias = strategies.row_parallel(parallel), strategies.residual(parallel), (1,)
         else:
-            operands, result, bias = strategies.replicated(parallel), strategies.residual(parallel), (1,)
+            operands, result, bias = strategies.row_parallel(parallel), strategies.residual(parallel), (1,)
         self.matmul.shard(operands, (result,))
         self.add.shard((result, bias))

@@ -9,7 +9,9 @@ In and out: float32 tensors. MindSpore's Custom operator calls functions of a C+
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from pathlib import Path
 
 import mindspore as ms
 import numpy as np
@@ -29,13 +31,18 @@ def panels_of(weight: np.ndarray) -> np.ndarray:
     (2, 2, 16)
     """
     rows, width = weight.shape
-    filled = np.zeros((-(-rows // PANEL) * PANEL, width), np.float32)
-    filled[:rows] = weight
-    return np.ascontiguousarray(filled.reshape(-1, PANEL, width).transpose(0, 2, 1))
+    if rows % PANEL:
+        weight = np.pad(weight, ((0, -rows % PANEL), (0, 0)))
+    return np.ascontiguousarray(weight.reshape(-1, PANEL, width).transpose(0, 2, 1), np.float32)
+
+
+@functools.cache
+def _library() -> Path:
+    return kernel_library().path()
 
 
 def _kernel(name: str, shape: Callable, dtype: Callable) -> ops.Custom:
-    return ops.Custom(f"{kernel_library().path()}:{name}", shape, dtype, func_type="aot")
+    return ops.Custom(f"{_library()}:{name}", shape, dtype, func_type="aot")
 
 
 def _first(first, *others):

@@ -9,13 +9,14 @@ here. Nothing that would change an answer is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from msparallel.serve.api_error import refuse, shown
 
 _Test = Callable[[Any], bool]
-MOST_KEYS, MOST_ITEMS, MOST_LEVELS = 100, 10_000, 100
+MOST_KEYS, MOST_ITEMS, MOST_LEVELS, MOST_IN_ALL = 100, 10_000, 100, 50_000
 
 
 def _among(*values: Any) -> _Test:
@@ -68,7 +69,7 @@ _PARTS = {"image_url": "images", "input_image": "images", "input_audio": "audio"
 
 def without_neutral(body: Mapping[str, Any]) -> dict[str, Any]:
     """The body without what asks for nothing. Raises ApiError."""
-    _check_sizes(body, "", 0)
+    _check_sizes(body, "", 0, itertools.count(1))
     kept = {}
     for key, value in body.items():
         if key not in NEUTRAL:
@@ -80,9 +81,11 @@ def without_neutral(body: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _check_sizes(value: Any, place: str, level: int) -> None:
-    """Raises ApiError for an object or a list larger or deeper than any request has: each item could be a problem to
-    tell, and Python's stack has an end."""
+def _check_sizes(value: Any, place: str, level: int, number: Iterator[int]) -> None:
+    """Raises ApiError for an object or a list larger or deeper than any request has, or for too many of them: each item
+    could be a problem to tell, and Python's stack has an end."""
+    if next(number) > MOST_IN_ALL:
+        raise refuse(f"The body has more than {MOST_IN_ALL} values in objects and lists.", param=place or None)
     if level > MOST_LEVELS:
         raise refuse(f"{place} is nested in more than {MOST_LEVELS} levels.", param=place)
     if isinstance(value, dict):
@@ -90,12 +93,12 @@ def _check_sizes(value: Any, place: str, level: int) -> None:
             raise refuse(f"{place or 'The body'} has {len(value)} keys; at most {MOST_KEYS} are read.",
                          param=place or None)  # fmt: skip
         for key, inner in value.items():
-            _check_sizes(inner, place or key, level + 1)
+            _check_sizes(inner, place or key, level + 1, number)
     elif isinstance(value, list) and value and isinstance(value[0], (dict, list)):
         if len(value) > MOST_ITEMS:
             raise refuse(f"{place} has {len(value)} items; at most {MOST_ITEMS} are read.", param=place)
         for inner in value:  # a list that begins with something else is refused at its first object
-            _check_sizes(inner, place, level + 1)
+            _check_sizes(inner, place, level + 1, number)
 
 
 def _message(message: Any, number: int) -> Any:

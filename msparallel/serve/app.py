@@ -58,7 +58,8 @@ def create_app(service: Service, keys: ApiKeys) -> FastAPI:
     for kind in (ApiError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, error)
     app.add_exception_handler(ClientGone, left)
-    app.add_middleware(Guard, keys=keys, check_room=service.check_room, length=service.settings.max_length,
+    app.add_middleware(Guard, keys=keys, check_room=service.check_room, check_ready=service.check_ready,
+                       length=service.settings.max_length,
                        on_error=lambda status: service.metrics.errors.labels(str(status)).inc())  # fmt: skip
     _add_api(app, service)
     _add_state(app, service)
@@ -185,7 +186,7 @@ def _as_api_error(problem: Exception) -> ApiError:
         return of_validation(problem.errors())
     if isinstance(problem, HTTPException):
         told = {404: "There is no such path.", 405: "This path does not take this method."}
-        code = {413: "body_too_large", 400: "invalid_json"}.get(problem.status_code)
+        code = {413: "body_too_large", 400: "invalid_json", 503: "draining"}.get(problem.status_code)
         message = told.get(problem.status_code, str(problem.detail))
         return ApiError(problem.status_code, message, code=code)
     return ApiError(500, "An error of the server itself; its log has it.", code="internal_error")

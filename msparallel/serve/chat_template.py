@@ -82,7 +82,9 @@ class ChatTemplate:
         """The text up to where the assistant's answer begins. Raises TemplateRefused."""
         given = {"messages": list(messages), "tools": None, "documents": None, "add_generation_prompt": True}
         try:
-            return self._template.render({**self._named, **options, **given})
+            text = self._template.render({**self._named, **options, **given})
+            text.encode()  # halves of characters, which a template can make, have no tokens
+            return text
         except _FAILS as error:
             raise TemplateRefused(short(error) or type(error).__name__) from None
 

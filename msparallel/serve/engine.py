@@ -24,7 +24,7 @@ from msparallel.model.shape import ModelShape
 from msparallel.serve.buckets import Buckets, buckets, fit
 from msparallel.serve.row import Row
 from msparallel.weights.hugging_face import EMBEDDING, HEAD
-from msparallel.weights.source import Source
+from msparallel.weights.source import Source, read_finite
 
 
 class Engine:
@@ -66,13 +66,13 @@ class Engine:
         rows, *width = self._matrices.get(parameter.name, parameter.shape)
         found = []
         for part in parts_of(parameter.name, self.shape):
-            one = weights.read(part.name, whole=(part.rows, *width) if part.rows else tuple(width))
+            one = read_finite(weights, part.name, whole=(part.rows, *width) if part.rows else tuple(width))
             found.append(one if part.rows else one[None])
         if found:
             values = np.concatenate(found)
         else:
             name = EMBEDDING if parameter.name == HEAD and self.shape.tie_embeddings else parameter.name
-            values = weights.read(name, whole=(rows, *width))
+            values = read_finite(weights, name, whole=(rows, *width))
         return panels_of(values) if parameter.name in self._matrices else np.ascontiguousarray(values, np.float32)
 
     def warm_up(self, progress: Callable[[tuple[int, int]], object] = lambda shape: None) -> None:

@@ -32,7 +32,7 @@ class ClientGone(Exception):
 
 def json_response(document: Any, status: int = 200) -> Response:
     """A document."""
-    return Response(json.dumps(document, ensure_ascii=False), status, media_type=_JSON)
+    return Response(json.dumps(document, ensure_ascii=False, allow_nan=False), status, media_type=_JSON)
 
 
 def error_response(error: ApiError) -> Response:
@@ -82,7 +82,7 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
             async for document in self._documents:
-                await put(_event(json.dumps(document, ensure_ascii=False)))
+                await put(_event(json.dumps(document, ensure_ascii=False, allow_nan=False)))
             await put(_event("[DONE]"))
         except ApiError as error:
             await put(_event(error.body()))

@@ -4,7 +4,7 @@ In: an ASGI application, ApiKeys, what says whether there is room. Out: the same
 that is known, or for which there is no room, is answered before its body is read, so that a crowd at a full server
 costs little; one that is too large or too slow as soon as that shows.
 
->>> app = Guard(app, ApiKeys([]), service.check_room, 4096, print)  # doctest: +SKIP
+>>> app = Guard(app, ApiKeys([]), service.check_room, service.check_ready, 4096, print)  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from msparallel.serve.http_answer import error_response
 
 BODY_BYTES, TOKEN_BYTES, MOST_BODY_BYTES = 1 << 20, 256, 32 << 20
 """A body has at most the first, and the second for every token of the context; in all the third."""
+LOOK_S = 0.5
+"""How often a body that does not come is asked about."""
 BODY_S = 60.0
 """In which a whole body must have come."""
 _NEEDS_KEY = "/v1"
@@ -29,15 +31,17 @@ _NEEDS_KEY = "/v1"
 class Guard:
     """Args:
     app: behind it. keys: none: everybody may ask.
-    check_room: raises ApiError where a request would be refused whatever it says.
+    check_room, check_ready: raise ApiError where a request would be refused whatever it says; the second not for want
+        of room.
     length: tokens of the context.
     on_error: is told the status of what is answered here.
     """
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys, check_room: Callable[[], None], length: int,
-                 on_error: Callable[[int], object]):  # fmt: skip
+    def __init__(self, app: ASGIApp, keys: ApiKeys, check_room: Callable[[], None], check_ready: Callable[[], object],
+                 length: int, on_error: Callable[[int], object]):  # fmt: skip
         self._most_bytes = min(BODY_BYTES + TOKEN_BYTES * length, MOST_BODY_BYTES)
-        self._app, self._keys, self._check_room, self._on_error = app, keys, check_room, on_error
+        self._app, self._keys, self._on_error = app, keys, on_error
+        self._check_room, self._check_ready = check_room, check_ready
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI calls it."""
@@ -51,7 +55,7 @@ class Guard:
         except ApiError as error:
             self._on_error(error.status)
             return await error_response(error)(scope, receive, send)
-        return await self._app(scope, _limited(receive, self._most_bytes), send)
+        return await self._app(scope, _limited(receive, self._most_bytes, self._check_ready), send)
 
     def _client(self, scope: Scope) -> str:
         """The key's name, or the address: clients take turns in the queue."""
@@ -65,17 +69,21 @@ class Guard:
 
 
 def _check_head(scope: Scope, most_bytes: int) -> None:
-    """Raises ApiError for a body that is too large by its own words, or not JSON."""
+    """Raises ApiError for a body that is too large by its own words, not JSON, or packed."""
     length = _header(scope, b"content-length") or "0"
     if length.isdecimal() and int(length[:20]) > most_bytes:
         raise _too_large(most_bytes)
     kind = (_header(scope, b"content-type") or "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(415, "The body must be JSON and say so: Content-Type: application/json.")
+    coding = (_header(scope, b"content-encoding") or "identity").strip().lower()
+    if coding != "identity":
+        raise ApiError(415, "The body must come as it is, without Content-Encoding.")
 
 
-def _limited(receive: Receive, most_bytes: int) -> Receive:
-    """`receive` that counts bytes and seconds of the body. What it raises is answered by the application's handlers."""
+def _limited(receive: Receive, most_bytes: int, check_ready: Callable[[], object]) -> Receive:
+    """`receive` that counts bytes and seconds of the body, and waits for none when the server ends. What it raises is
+    answered by the application's handlers."""
     size = 0
     end_s: float | None = None
     whole = False
@@ -84,12 +92,19 @@ def _limited(receive: Receive, most_bytes: int) -> Receive:
         nonlocal size, end_s, whole
         if whole:  # only the client's leaving can follow, whenever that is
             return await receive()
-        now = asyncio.get_running_loop().time()
-        end_s = now + BODY_S if end_s is None else end_s
-        try:
-            message = await asyncio.wait_for(receive(), max(0.0, end_s - now))
-        except asyncio.TimeoutError:
-            raise HTTPException(408, f"The body did not come within {BODY_S:g} s.") from None
+        clock = asyncio.get_running_loop().time
+        end_s = clock() + BODY_S if end_s is None else end_s
+        while True:
+            try:
+                message = await asyncio.wait_for(receive(), min(LOOK_S, max(0.0, end_s - clock())))
+                break
+            except asyncio.TimeoutError:
+                try:
+                    check_ready()
+                except ApiError as error:
+                    raise HTTPException(error.status, error.message) from None
+                if clock() >= end_s:
+                    raise HTTPException(408, f"The body did not come within {BODY_S:g} s.") from None
         size += len(message.get("body", b""))
         whole = not message.get("more_body", False)
         if size > most_bytes:

@@ -22,7 +22,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -161,6 +161,24 @@ async def _ask(client: httpx.AsyncClient, load: Load, number: int, began: float)
     return seen
 
 
+def _reason(line: bytes) -> str:
+    """What a refusal says, in OpenAI's shape or as it is."""
+    try:
+        return str(json.loads(line)["error"]["message"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return line.decode("utf-8", "replace")
+
+
+def _by_kind(errors: Iterable[str]) -> dict[str, int]:
+    """How many of each; of refusals with the same status the first one speaks for all, since they differ in numbers."""
+    told: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for error in errors:
+        kind = error.partition(":")[0] if error.startswith("HTTP ") else error
+        counts[told.setdefault(kind, error)] += 1
+    return dict(counts)
+
+
 async def _read(client: httpx.AsyncClient, body: dict[str, Any], seen: Seen, began: float) -> None:
     async with client.stream("POST", "/v1/completions", json=body) as answer:
         seen.status = answer.status_code
@@ -170,6 +188,8 @@ async def _read(client: httpx.AsyncClient, body: dict[str, Any], seen: Seen, beg
                 seen.retry_after_s = _retry_after_s(answer.headers.get("retry-after", ""))
         async for line in _lines(answer):  # to the end in any case, so that the connection can be used again
             if seen.error:
+                if seen.status != 429 and line and seen.error == f"HTTP {seen.status}":
+                    seen.error += f": {_reason(line)}"
                 continue
             if line == b"data: [DONE]":
                 seen.done_s = time.perf_counter() - began
@@ -253,7 +273,7 @@ def summary(seen: Sequence[Seen]) -> Summary:
     ends = [one.done_s for one in whole if one.done_s is not None]
     duration = max(ends) - min(one.sent_s for one in seen) if ends else 0.0
     tokens = sum(one.answer_tokens for one in whole)
-    errors = dict(Counter(one.error for one in seen if one.error))
+    errors = _by_kind(one.error for one in seen if one.error)
     gaps = [later - earlier for one in whole for earlier, later in zip(one.pieces_s, one.pieces_s[1:], strict=False)]
     return Summary(
         requests=len(seen), whole=len(whole), refused=sum(one.status == 429 for one in seen),

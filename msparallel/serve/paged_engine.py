@@ -29,7 +29,7 @@ from msparallel.serve.paged_batches import PagedBatches
 from msparallel.serve.paged_inputs import Arrays, input_shapes
 from msparallel.slice import Slice
 from msparallel.train.slices import parameter_slices
-from msparallel.weights.source import Source
+from msparallel.weights.source import Source, read_finite
 
 
 class PagedEngine(PagedBatches):
@@ -95,7 +95,7 @@ def fill(
     parts = parameter_slices(layouts, {one.name: one.shape for one in parameters}, mesh=mesh, rank=rank)
     for parameter in parameters:
         part = parts.get(parameter.name) or _whole(parameter.shape)
-        values = np.asarray(weights.read(parameter.name, part.bounds, part.shape), np.float32)
+        values = np.asarray(read_finite(weights, parameter.name, part.bounds, part.shape), np.float32)
         parameter.set_data(Tensor(np.ascontiguousarray(values), parameter.dtype))
         progress(parameter.name)
 

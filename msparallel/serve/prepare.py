@@ -26,7 +26,7 @@ from msparallel.weights.source import open_weights
 
 
 def prepare(plan: Plan, needs: str = "serve") -> TextTokenizer:
-    """Check weights and tokenizer, without reading the weights, and build what a processor needs.
+    """Check weights and tokenizer, without reading the weights.
 
     Args:
         needs: `serve`, or `generate`, which needs no HTTP.
@@ -49,8 +49,6 @@ def prepare(plan: Plan, needs: str = "serve") -> TextTokenizer:
         raise UserError(f"{plan.recipe.path}\n  model.attention: plain serves on a processor only; its cache has one "
                         "device's form. On Ascend a server takes the fused kernels.\n"
                         "  Try: model.attention=auto")  # fmt: skip
-    if plan.hardware.target == "CPU":
-        kernel_library().path()
     folder = open_weights(serve.weights, plan.shape).tokenizer
     vocab_size = plan.shape.vocab_size
     if folder is None:
@@ -60,6 +58,15 @@ def prepare(plan: Plan, needs: str = "serve") -> TextTokenizer:
         raise UserError(f"{folder / 'tokenizer.json'}\n  It has {tokenizer.vocab_size:,} ids, the model has "
                         f"{vocab_size:,}: it belongs to another model.")  # fmt: skip
     return tokenizer
+
+
+def build_kernels(plan: Plan) -> None:
+    """What a processor needs to serve, built by the user's compiler where it is not there yet.
+
+    Raises RunError: there is no compiler, or no place for what it makes.
+    """
+    if plan.hardware.target == "CPU":
+        kernel_library().path()
 
 
 def of_training(recipe: Recipe, folder: Path) -> Recipe:

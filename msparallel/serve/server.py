@@ -25,12 +25,15 @@ from msparallel.plan import Plan
 from msparallel.serve.api_keys import ApiKeys, read_keys
 from msparallel.serve.app import create_app
 from msparallel.serve.protocol import Loading
+from msparallel.serve.requests import Draining
 from msparallel.serve.service import Service, Startable
 from msparallel.serve.text_tokenizer import TextTokenizer
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _LAST_BYTES_S = 10
 """For readers to take the end of their answers, once all are made."""
+_LAST_WORDS_S = 0.2
+"""For what tells those who wait that they wait in vain, where the server ends at once."""
 _BACKLOG = 2048
 
 
@@ -166,6 +169,9 @@ class _Running:
         await asyncio.wait({draining, at_once}, return_when=asyncio.FIRST_COMPLETED)
         draining.cancel()
         at_once.cancel()
+        if self._at_once.is_set() and scheduler is not None:
+            scheduler.give_up(Draining("the server was told to end at once"))
+            await asyncio.sleep(_LAST_WORDS_S)
 
 
 def _is_loopback(host: str) -> bool:

@@ -34,7 +34,7 @@ from msparallel.serve.scheduler import Answer, EngineLike, Scheduler
 from msparallel.serve.text_tokenizer import TextTokenizer
 
 State = Literal["starting", "ready", "draining", "failed"]
-_SHORT_TEXT = 4096
+_SHORT_TEXT, _MESSAGE_SIZE = 4096, 64
 """Characters that become tokens in less than a millisecond or two; longer texts go to a thread, so that nothing else
 waits for them."""
 
@@ -162,7 +162,9 @@ class Service:
         if taken:
             raise refuse(f"chat_template_kwargs.{taken[0]} is a name of the template's own.",
                          param="chat_template_kwargs")  # fmt: skip
-        size = sum(len(text) for message in messages for text in message.values())
+        # The template adds words of its own to each message, and reads options as it likes.
+        size = sum(_MESSAGE_SIZE + len(text) for message in messages for text in message.values())
+        size += len(str(options)) if options else 0
         self._check_length("".join(message["content"] for message in messages), "messages")
         try:
             return await self._tokens(size, lambda: self.chat.tokens(messages, options))

@@ -92,7 +92,7 @@ def _loaded(say, plan: Plan, rank: int) -> Engine | PagedEngine:
 
     serve = plan.recipe.serve
     assert serve is not None, "the server starts only recipes that serve"
-    weights = open_weights(serve.weights, plan.shape)
+    weights = open_weights(serve.weights, plan.shape, to_read=True)
     apply(plan, rank, serving=True)
     engine = _engine(plan, rank)
     total, done = engine.parameter_count, 0

@@ -199,7 +199,7 @@ class CheckpointStore:
             path = folder / f"{kind}.safetensors"
             save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
             _sync(path)
-            files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+            files[path.name] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
             for name, array in arrays.items():
                 part = slices.get(name) or Slice(
                     shape=array.shape, bounds=tuple((0, n) for n in array.shape), cut_by=((),) * array.ndim
@@ -272,7 +272,7 @@ def _check_hashes(folder: Path, head: Mapping[str, Any]) -> None:
     described = _read_json(folder / "slices.json") if head["ranks"] else head
     _check_files(folder, described, hashes=False)
     for name, expected in described["files"].items():
-        if _sha256(folder / name) != expected["sha256"]:
+        if sha256_of(folder / name) != expected["sha256"]:
             where = f"{folder.name}/{name}" if head["ranks"] else name
             raise Damaged(f"{where} has another content than when it was written (sha256 differs).")
 
@@ -292,7 +292,7 @@ def _check_files(folder: Path, described: Mapping[str, Any], *, hashes: bool) ->
             raise Damaged(f"{name} is missing.")
         if path.stat().st_size != expected["bytes"]:
             raise Damaged(f"{name} has {path.stat().st_size:,} bytes instead of {expected['bytes']:,}.")
-        if hashes and _sha256(path) != expected["sha256"]:
+        if hashes and sha256_of(path) != expected["sha256"]:
             if folder.name.startswith("rank_"):  # only this rank knows, so the others would choose another checkpoint
                 raise UserError(
                     f"{path}\n  The slice has another content than when it was written (sha256 differs). Move "
@@ -316,7 +316,8 @@ def _cannot_write(root: Path, needed: int, error: Exception) -> RunError:
     return RunError(f"{root}\n  The checkpoint cannot be written: {error}. Earlier checkpoints are untouched.")
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Of a file's bytes, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(1 << 22):

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from msparallel.errors import UserError, short
-from msparallel.train.checkpoint import FORMAT, VERSION
+from msparallel.model.shape import ModelShape
+from msparallel.train.checkpoint import FORMAT, VERSION, sha256_of
 from msparallel.weights.tensor_file import TensorFile
 
 Bounds = Sequence[tuple[int, int]]
@@ -46,6 +47,7 @@ class TrainedCheckpoint:
     state: dict[str, Any]
     shapes: dict[str, tuple[int, ...]]
     _pieces: dict[str, list[Piece]]
+    _digests: dict[Path, str]
     _stack: ExitStack
 
     @classmethod
@@ -60,17 +62,31 @@ class TrainedCheckpoint:
             raise UserError(f"{path / 'state.json'}\n  It has no ranks, step and state.")
         pieces: dict[str, list[Piece]] = {}
         shapes: dict[str, tuple[int, ...]] = {}
+        digests: dict[Path, str] = {}
         with ExitStack() as stack:
             for folder in [path / f"rank_{rank:04d}" for rank in range(ranks)] or [path]:
                 described = _object(folder / "slices.json") if ranks else head
+                written = described.get("files")
+                for kind in kinds if isinstance(written, dict) else ():
+                    file = f"{kind}.safetensors"
+                    if isinstance(written.get(file), dict):
+                        digests[folder / file] = str(written[file].get("sha256"))
                 _add(folder, described.get("parameters"), kinds, stack, pieces, shapes)
-            return cls(path, step, state, shapes, pieces, stack.pop_all())
+            return cls(path, step, state, shapes, pieces, digests, stack.pop_all())
 
     def __enter__(self) -> TrainedCheckpoint:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def check_content(self) -> None:
+        """Read every file once and compare it with what was written: what is converted gets a digest of its own, which
+        would make a damaged value a good one. Raises UserError."""
+        for path, digest in self._digests.items():
+            if sha256_of(path) != digest:
+                raise UserError(f"{path}\n  It has another content than when it was written (sha256 differs). Take the "
+                                "checkpoint before it.")  # fmt: skip
 
     def read(self, name: str, bounds: Bounds | None = None, whole: Sequence[int] | None = None) -> np.ndarray:
         """A parameter, or the part [start, stop) of each dim.
@@ -108,6 +124,17 @@ class TrainedCheckpoint:
             missing = filled.size - int(filled.sum())
             raise UserError(f"{self.path}\n  {missing:,} of {filled.size:,} values of {name} are in no rank's file.")
         return values
+
+
+def shape_of_checkpoint(source: TrainedCheckpoint) -> ModelShape:
+    """The model that was trained. Raises UserError where the checkpoint does not say it."""
+    told = source.state.get("identity")
+    told = told if isinstance(told, dict) else {}
+    values = {key[6:]: value for key, value in told.items() if key.startswith("model.")}
+    try:
+        return ModelShape(**values)
+    except TypeError:
+        raise UserError(f"{source.path / 'state.json'}\n  It does not say which model was trained.") from None
 
 
 def _add(folder: Path, parameters: Any, kinds: Sequence[str], stack: ExitStack, pieces: dict[str, list[Piece]],

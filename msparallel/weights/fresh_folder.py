@@ -9,9 +9,11 @@ where something failed.
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,11 +32,13 @@ def fresh_folder(target: Path, needed_bytes: int) -> Iterator[Path]:
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}\n  It holds something already. Name a folder that is not there.")
-    partial = target.with_name(f"{target.name}.partial")
     try:
-        if partial.exists():
-            shutil.rmtree(partial)
-        partial.mkdir(parents=True)
+        if not target.parent.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+        partial = _begin(target)
+    except OSError as error:
+        raise RunError(f"{target}\n  It cannot be written: {error.strerror or error}.") from error
+    try:
         free = shutil.disk_usage(partial).free
         if free < needed_bytes:
             raise RunError(f"{target}\n  It takes {needed_bytes:,} bytes and {free:,} are free there.")
@@ -46,6 +50,28 @@ def fresh_folder(target: Path, needed_bytes: int) -> Iterator[Path]:
         raise RunError(f"{target}\n  It cannot be written: {error.strerror or error}.") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _begin(target: Path) -> Path:
+    """A folder of this process's own beside `target`; what a killed process of this machine left there is removed."""
+    begin = f".{target.name}.{socket.gethostname()}-"
+    for left in target.parent.glob(f"{glob.escape(begin)}*.partial"):
+        process = left.name[len(begin) : -len(".partial")]
+        if process.isdigit() and not _lives(int(process)):
+            shutil.rmtree(left)
+    partial = target.parent / f"{begin}{os.getpid()}.partial"
+    partial.mkdir()
+    return partial
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass  # another user's, or no number of a process
+    return True
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

@@ -37,6 +37,9 @@ _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.0
 Bounds = Sequence[tuple[int, int]]
 
 
+_REAL = ("F64", "F32", "F16", "BF16")
+
+
 @dataclass(frozen=True)
 class HuggingFaceFolder:
     """Attributes:
@@ -106,7 +109,11 @@ class HuggingFaceFolder:
             raise UserError(f"{self.path}\n  No weight {name} in {', '.join(sorted(files)[:3])}"
                             f"{' ...' * (len(files) > 3)}. The folder is of another model, or was not downloaded "
                             "whole.")  # fmt: skip
-        return self._files[name].shape(name)
+        file = self._files[name]
+        if file.dtype(name) not in _REAL:
+            raise UserError(f"{file.path}\n  {name} has the dtype {file.dtype(name)}; weights are one of "
+                            f"{', '.join(_REAL)}. Quantised weights are not read: take the model's own.")  # fmt: skip
+        return file.shape(name)
 
     def _wrong(self, name: str, shape: Sequence[int], wanted: Sequence[int]) -> UserError:
         return UserError(f"{self._files[name].path}\n  {name} has the shape {list(shape)}, the model needs "

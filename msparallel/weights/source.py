@@ -18,7 +18,7 @@ import numpy as np
 
 from msparallel.errors import UserError
 from msparallel.model.shape import ModelShape
-from msparallel.weights.checkpoint import TrainedCheckpoint
+from msparallel.weights.checkpoint import TrainedCheckpoint, shape_of_checkpoint
 from msparallel.weights.hugging_face import HuggingFaceFolder
 
 RANDOM = "random"
@@ -46,6 +46,18 @@ class Weights:
     tokenizer: Path | None
 
 
+def read_finite(
+    weights: Source, name: str, bounds: Sequence[tuple[int, int]] | None = None, whole: Sequence[int] | None = None
+) -> np.ndarray:
+    """As `Source.read`. Raises UserError also where a value is NaN or infinite: every answer would be without sense."""
+    values = weights.read(name, bounds, whole)
+    wrong = values.size - int(np.isfinite(values).sum())
+    if wrong:
+        raise UserError(f"{name}\n  {wrong:,} of {values.size:,} values are NaN or infinite. The weights are damaged, "
+                        "or their training diverged: take an earlier checkpoint.")  # fmt: skip
+    return values
+
+
 class RandomWeights:
     """What training begins with: to try the machinery without a checkpoint.
 
@@ -69,8 +81,8 @@ class RandomWeights:
         return values if bounds is None else values[tuple(slice(*bound) for bound in bounds)]
 
 
-def open_weights(where: str, shape: ModelShape) -> Weights:
-    """Raises UserError: nothing there, or weights of another model."""
+def open_weights(where: str, shape: ModelShape, *, to_read: bool = False) -> Weights:
+    """Raises UserError: nothing there, or weights of another model; where they are `to_read`, also damaged ones."""
     if where == RANDOM:
         return Weights(RandomWeights(shape), None)
     path = Path(where)
@@ -79,7 +91,11 @@ def open_weights(where: str, shape: ModelShape) -> Weights:
         check_same_model(shape, folder.shape, path)
         return Weights(folder, path)
     step = _step_folder(path)
-    return Weights(TrainedCheckpoint.open(step), step.parent.parent)
+    checkpoint = TrainedCheckpoint.open(step)
+    check_same_model(shape, shape_of_checkpoint(checkpoint), step)
+    if to_read:
+        checkpoint.check_content()
+    return Weights(checkpoint, step.parent.parent)
 
 
 def open_source(where: str) -> HuggingFaceFolder | TrainedCheckpoint:
@@ -87,7 +103,9 @@ def open_source(where: str) -> HuggingFaceFolder | TrainedCheckpoint:
     path = Path(where)
     if (path / "config.json").is_file():
         return HuggingFaceFolder.open(path)
-    return TrainedCheckpoint.open(_step_folder(path), ("model", "optimizer"))
+    checkpoint = TrainedCheckpoint.open(_step_folder(path), ("model", "optimizer"))
+    checkpoint.check_content()
+    return checkpoint
 
 
 def _step_folder(path: Path) -> Path:

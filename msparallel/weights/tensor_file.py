@@ -50,8 +50,11 @@ class TensorFile:
         try:
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
-            reason = error.strerror if isinstance(error, OSError) else "it is empty"
+        except (OSError, ValueError) as error:  # ValueError: an empty file, or a name that no file can have
+            if isinstance(error, OSError):
+                reason = error.strerror
+            else:
+                reason = "no file has such a name" if "\0" in str(path) else "it is empty"
             raise UserError(f"{path}\n  The weights cannot be read: {reason}.") from None
         try:
             self._entries = self._read_header()
@@ -74,6 +77,10 @@ class TensorFile:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._entries[name].shape
+
+    def dtype(self, name: str) -> str:
+        """The format's word, such as BF16."""
+        return self._entries[name].dtype
 
     def read(self, name: str, bounds: Sequence[tuple[int, int]] | None = None) -> np.ndarray:
         """A tensor, or the part [start, stop) of each dim that `bounds` names; bfloat16 comes as float32."""

@@ -133,14 +133,3 @@ def _write_shards(folder: Path, planned: list[Planned], most_bytes: int, progres
     total = sum(one.size_bytes for one in planned)
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(placed.items()))}
     write_json(folder / "model.safetensors.index.json", index)
-
-
-def shape_of_checkpoint(source: TrainedCheckpoint) -> ModelShape:
-    """The model that was trained. Raises UserError where the checkpoint does not say it."""
-    told = source.state.get("identity")
-    told = told if isinstance(told, dict) else {}
-    values = {key[6:]: value for key, value in told.items() if key.startswith("model.")}
-    try:
-        return ModelShape(**values)
-    except TypeError:
-        raise UserError(f"{source.path / 'state.json'}\n  It does not say which model was trained.") from None

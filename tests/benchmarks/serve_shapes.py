@@ -3,8 +3,8 @@
     python tests/benchmarks/serve_shapes.py            # milliseconds and tokens/s of each shape
 
 In: nothing. Out: a table on stdout. Qwen3's shape with 34 million parameters, random weights, float32 (the model of
-tests/benchmarks/serve_cpu.py). Every figure is the median of repeated steps after the first, which compiles. No test
-asserts a time.
+tests/benchmarks/serve_cpu.py). Every figure is the median of repeated steps once everything is compiled and settled.
+No test asserts a time.
 """
 
 from __future__ import annotations

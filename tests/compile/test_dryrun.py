@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -27,10 +28,11 @@ from msparallel.errors import RunError, UserError
 from msparallel.recipe.library import shipped_recipes
 
 ANY = native_library.NativeLibrary(
-    name="any", what="it", needs="C++17", exports="msparallel_export_graph", sources=library.SOURCES, flags=()
+    name="any", what="it", needs="C++17", sources=library.SOURCES, flags=()
 )
-LIBRARY = b"\x7fELF" + bytes(60) + b"msparallel_export_graph"
-"""What a library is recognized by."""
+LIBRARY = b"\x7fELF" + bytes(60)
+LIBRARY += hashlib.sha256(LIBRARY).digest()
+"""As one is kept."""
 TINY = ("llama2_7b_dp2_tp2_pp2", "model.num_layers=2", "model.hidden_size=64", "model.num_heads=4", "model.ffn_size=64",
         "model.num_kv_heads=4", "model.head_dim=16", "model.vocab_size=256", "train.seq_length=32")  # fmt: skip
 
@@ -213,7 +215,10 @@ def test_a_library_that_others_could_have_written_is_not_loaded(tmp_path):
 
 
 @pytest.mark.pure
-@pytest.mark.parametrize("content", [b"", LIBRARY[:20], b"#!/bin/sh\nmsparallel_export_graph", None])
+@pytest.mark.parametrize(
+    "content",
+    [b"", LIBRARY[:20], LIBRARY[:-1], bytes(len(LIBRARY)), LIBRARY.replace(b"ELF", b"ELG"), b"#!/bin/sh", None],
+)
 def test_a_broken_library_is_built_again(tmp_path, content):
     path = tmp_path / "library.so"
     if content is None:

@@ -24,7 +24,7 @@ class Drawn:
     def __init__(self):
         self.asked: dict[str, tuple[int, ...]] = {}
 
-    def read(self, name, *, whole):
+    def read(self, name, bounds=None, whole=None):
         assert name not in self.asked
         self.asked[name] = tuple(whole)
         return np.random.default_rng(len(name) + sum(map(ord, name))).standard_normal(tuple(whole)).astype(np.float32)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -181,6 +186,33 @@ def test_a_machine_without_a_compiler(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(RunError, match=r"kernels that serve on a processor.*apt-get install g\+\+"):
         kernel_library().path()
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+def test_a_compiler_that_does_not_link_the_library_of_its_language(tmp_path, monkeypatch):
+    monkeypatch.setenv("MSPARALLEL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", "gcc")
+    with pytest.raises(RunError, match="undefined reference"):
+        kernel_library().path()
+    assert not list(tmp_path.iterdir())
+
+
+def test_threads_stay_when_their_user_lets_go_of_the_library():
+    """MindSpore does so with the last operator."""
+    code = """
+import _ctypes, ctypes, sys, time
+from test_served_kernels import NONE, call, np, panels
+for _ in range(10):
+    library = ctypes.CDLL(sys.argv[1])
+    x, weight = np.ones((16, 256), np.float32), np.ones((1024, 256), np.float32)
+    assert (call(library, "Product", x, panels(weight), NONE, np.empty((16, 1024), np.float32)) == 256).all()
+    _ctypes.dlclose(library._handle)
+    time.sleep(0.01)
+"""
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+    command = [sys.executable, "-c", code, str(kernel_library().path())]
+    assert subprocess.run(command, env=environment, timeout=120).returncode == 0
 
 
 def test_another_processor_has_another_library(monkeypatch):

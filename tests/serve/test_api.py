@@ -380,6 +380,39 @@ def test_a_full_queue_is_429_and_says_when_to_come_again():
         assert 'msparallel_serve_errors_total{status="429"} 2.0' in text
 
 
+@pytest.mark.parametrize("coding", ["gzip", "br", "identity, gzip"])
+def test_a_packed_body_is_told(server, coding):
+    told = error(httpx.post(f"{server.address}/v1/completions", content=b"{}",
+                            headers=JSON | {"Content-Encoding": coding}), 415)  # fmt: skip
+    assert "Content-Encoding" in told["message"]
+    assert error(httpx.post(f"{server.address}/v1/completions", content=b"{}",
+                            headers=JSON | {"Content-Encoding": "identity"}), 400)["param"]  # fmt: skip
+
+
+def test_many_small_lists_are_refused_before_they_are_looked_at(server):
+    body = {"model": MODEL, "prompt": "a", "metadata": {"a": [[[]] * 100] * 3000}}
+    assert "more than 50000 values" in error(post(server, "completions", body), 400)["message"]
+
+
+def test_a_conversation_of_thousands_of_messages_keeps_nobody_waiting(server):
+    """Its template adds words to each, so it goes to a thread however little its clients wrote."""
+    ends = []
+    thread = threading.Thread(target=lambda: ends.append(
+        post(server, "chat/completions", chat(messages=[{"role": "user", "content": ""}] * 10_000))))  # fmt: skip
+    ran = []
+
+    class Watched(ThreadPoolExecutor):
+        def submit(self, *words, **more):
+            ran.append(1)
+            return super().submit(*words, **more)
+
+    server.service._threads, kept = Watched(2), server.service._threads
+    thread.start()
+    thread.join()
+    server.service._threads = kept
+    assert ran and ends[0].status_code == 400
+
+
 def test_no_more_long_texts_are_read_than_can_be_let_in(monkeypatch):
     begun, go_on = [], threading.Event()
 
@@ -400,7 +433,6 @@ def test_no_more_long_texts_are_read_than_can_be_let_in(monkeypatch):
             assert sorted(one.result().status_code for one in asked) == [200] * 3 + [429] * 5
         assert len(begun) == 3
         assert post(server, "completions", body).status_code == 200, "every place is free again"
-
 
 
 @pytest.mark.parametrize("stream", [False, True])

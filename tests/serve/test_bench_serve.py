@@ -114,6 +114,19 @@ def test_an_odd_answer_is_a_failed_request_with_its_reason(server, name):
     assert found.failed == 1 and list(found.errors) == [seen.error]
 
 
+def test_a_refusal_is_told_in_the_servers_words_once_for_each_status(server):
+    server.status = 400
+    server.answer = b'{"error": {"message": "The context is 1024 tokens: the prompt has 1500."}}'
+    seen = ask(server)
+    assert seen.error == "HTTP 400: The context is 1024 tokens: the prompt has 1500."
+    server.answer = b'{"error": {"message": "The context is 1024 tokens: the prompt has 1600."}}'
+    other = ask(server)
+    server.status, server.answer = 503, b"<html>"
+    third = ask(server)
+    assert third.error == "HTTP 503: <html>"
+    assert summary([seen, other, third]).errors == {seen.error: 2, third.error: 1}
+
+
 def test_an_answer_that_never_ends_is_given_up(server):
     server.answer = None
     began = time.monotonic()

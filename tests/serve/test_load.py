@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 import time
 from pathlib import Path
@@ -132,6 +133,44 @@ def test_a_second_signal_ends_it_at_once():
         process.wait(30)
         assert time.monotonic() - begin < 10
         thread.join()
+
+
+def test_a_second_signal_tells_those_who_wait():
+    with server_process("step_s=0.05") as (address, process):
+        whole = []
+
+        def ask() -> None:
+            body = {"model": MODEL, "prompt": "a", "max_tokens": 500}
+            whole.append(httpx.post(f"{address}/v1/completions", json=body, timeout=60))
+
+        threads = [slow_request(address, streamed := []), threading.Thread(target=ask)]
+        threads[1].start()
+        time.sleep(1)
+        for _ in range(2):
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+        for thread in threads:
+            thread.join()
+        assert whole[0].status_code == 503 and whole[0].json()["error"]["code"] == "draining"
+        assert '"code": "draining"' in streamed[0].text and "told to end at once" in streamed[0].text
+        assert process.wait(30) == 0 and "Traceback" not in process.stderr.read()
+
+
+def test_bodies_that_do_not_come_keep_no_server_from_its_end():
+    with server_process("step_s=0.01") as (address, process):
+        host, port = address.removeprefix("http://").split(":")
+        half = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 1000\r\n\r\n{")  # fmt: skip
+        clients = [socket.create_connection((host, int(port)), timeout=30) for _ in range(10)]
+        for client in clients:
+            client.sendall(half)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        begin = time.monotonic()
+        answers = [b"".join(iter(lambda client=client: client.recv(65536), b"")) for client in clients]
+        assert process.wait(30) == 0 and time.monotonic() - begin < 8
+        assert all(answer.startswith(b"HTTP/1.1 503") and b'"draining"' in answer for answer in answers), answers[0]
+        assert "Traceback" not in process.stderr.read()
 
 
 def test_an_engine_that_died_is_exit_code_1():

@@ -159,6 +159,7 @@ def test_what_templates_may_use():
     ("{% for x in range(10000000) %}{% endfor %}", "[Rr]ange"),
     ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
     ("{% include 'passwd' %}", "loader|passwd"),
+    ("{{ '\\ud800' }}", "surrogates"),
 ])  # fmt: skip
 def test_what_a_template_raises_is_a_refusal(source, why):
     with pytest.raises(TemplateRefused, match=why):

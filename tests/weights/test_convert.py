@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +18,13 @@ from msparallel.cli.main import main
 from msparallel.errors import UserError
 from msparallel.plan import resolve
 from msparallel.recipe.load import load_recipe
-from msparallel.weights.checkpoint import TrainedCheckpoint
+from msparallel.weights.checkpoint import TrainedCheckpoint, shape_of_checkpoint
+from msparallel.weights.fresh_folder import fresh_folder
 from msparallel.weights.hugging_face import HuggingFaceFolder
+from msparallel.weights.source import open_weights, read_finite
 from msparallel.weights.tensor_file import TensorFile
 from msparallel.weights.to_checkpoint import to_checkpoint
-from msparallel.weights.to_hugging_face import shape_of_checkpoint, to_hugging_face
+from msparallel.weights.to_hugging_face import to_hugging_face
 from msparallel.weights.write_tensors import Planned, write_tensors
 
 pytestmark = pytest.mark.pure
@@ -226,3 +232,87 @@ def test_a_checkpoint_of_another_run_is_refused_with_what_differs(tmp_path, monk
     step = _trained(tmp_path)
     code, _, err = run(str(step), "--to", "llama_one.yaml", "train.seed=9", "-o", "x", capsys=capsys)
     assert code == 2 and "train.seed: 1 in the checkpoint, 9 in the recipe" in err
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors"])
+@pytest.mark.parametrize("target", ["llama_one.yaml", "hugging-face"])
+def test_a_damaged_checkpoint_is_refused_and_gets_no_digest_of_its_own(tmp_path, monkeypatch, capsys, target, file):
+    monkeypatch.chdir(tmp_path)
+    step = _trained(tmp_path)
+    content = bytearray((step / file).read_bytes())
+    content[-5] ^= 1
+    (step / file).write_bytes(content)
+    code, out, err = run(str(step), "--to", target, "-o", "x", capsys=capsys)
+    assert (code, out) == (2, "") and file in err and "another content than when it was written" in err
+    assert not Path("x").exists()
+    if file == "model.safetensors":
+        shape = plan_of(tmp_path, "llama", "one").shape
+        open_weights(str(step), shape)
+        with pytest.raises(UserError, match="another content"):
+            open_weights(str(step), shape, to_read=True)
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_every_number(tmp_path):
+    other = plan_of(tmp_path, "qwen2", "one").shape
+    with pytest.raises(UserError, match="model.head_dim is 8 in the recipe and 16 there") as told:
+        open_weights(str(_trained(tmp_path, "qwen3")), other)
+    assert "model.tie_embeddings is false in the recipe and true there" in str(told.value)
+
+
+class _Wrong:
+    def read(self, name, bounds=None, whole=None):
+        return np.array([1.0, np.nan, np.inf, 2.0], np.float32)
+
+
+def test_values_that_are_no_numbers_are_refused_by_name():
+    with pytest.raises(UserError, match=r"model.norm.weight\n  2 of 4 values are NaN or infinite"):
+        read_finite(_Wrong(), "model.norm.weight")
+
+
+def test_integers_are_no_weights(tmp_path):
+    folder = tmp_path / "quantised"
+    folder.mkdir()
+    (folder / "config.json").write_bytes((FOLDER / "llama" / "config.json").read_bytes())
+    for path in (FOLDER / "llama").glob("*.safetensors*"):
+        content = path.read_bytes()
+        assert path.suffix == ".json" or b'"F32"' in content
+        (folder / path.name).write_bytes(content.replace(b'"F32"', b'"I32"') if path.suffix != ".json" else content)
+    with HuggingFaceFolder.open(folder) as opened, pytest.raises(UserError, match=r"dtype I32.*Quantised"):
+        opened.read("model.norm.weight")
+
+
+def test_folders_of_others_beside_the_target_stay(tmp_path):
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    host = socket.gethostname()
+    mine = [tmp_path / "x.partial", tmp_path / f".x.{host}-{os.getppid()}.partial", tmp_path / ".x.other-1.partial",
+            tmp_path / f".x.{host}-words.partial"]  # fmt: skip
+    killed = tmp_path / f".x.{host}-{int(ended.stdout)}.partial"
+    for folder in (*mine, killed):
+        folder.mkdir()
+        (folder / "content").write_text("content")
+    with fresh_folder(tmp_path / "x", 10) as partial:
+        (partial / "new").write_text("new")
+        assert not (tmp_path / "x").exists()
+    assert (tmp_path / "x" / "new").read_text() == "new"
+    assert all((folder / "content").exists() for folder in mine) and not killed.exists()
+    assert len(list(tmp_path.iterdir())) == len(mine) + 1
+
+
+def test_a_tokenizer_comes_along_to_where_a_run_will_be_and_takes_no_place(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    plan_of(tmp_path, "qwen2", "one")
+    source = tmp_path / "source"
+    source.mkdir()
+    for path in (FOLDER / "qwen2").iterdir():
+        (source / path.name).write_bytes(path.read_bytes())
+    (source / "tokenizer.json").write_text("theirs")
+    (source / "generation_config.json").write_text("{}")
+    assert run(str(source), "--to", "qwen2_one.yaml", capsys=capsys)[0] == 0
+    made = Path("output/qwen2_one")
+    assert (made / "tokenizer.json").read_text() == "theirs" and (made / "generation_config.json").exists()
+    assert run(str(source), "--to", "qwen2_one.yaml", "train.output_dir=b", capsys=capsys)[0] == 0
+    other = Path("c/qwen2_one")
+    other.mkdir(parents=True)
+    (other / "tokenizer.json").write_text("mine")
+    assert run(str(source), "--to", "qwen2_one.yaml", "train.output_dir=c", capsys=capsys)[0] == 0
+    assert (other / "tokenizer.json").read_text() == "mine" and not (other / "generation_config.json").exists()

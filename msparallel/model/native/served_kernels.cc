@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 #ifdef __linux__
@@ -46,7 +47,7 @@ inline void pause_a_moment() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
-  asm volatile("yield");
+  asm volatile("isb");  // `yield` takes no time at all on many of these
 #endif
 }
 
@@ -87,8 +88,14 @@ class Pool {
  private:
   static constexpr Index kLooks = 2000, kMostThreads = 32;
 
-  Pool() : others_(std::min(processors(), kMostThreads) - 1) {
-    for (Index i = 0; i < others_; ++i) std::thread([this] { work(); }).detach();
+  Pool() {
+    try {
+      for (const Index most = std::min(processors(), kMostThreads) - 1; others_ < most; ++others_) {
+        std::thread([this] { work(); }).detach();
+      }
+    } catch (const std::system_error &) {
+      // A limit of threads is reached: those that are there do.
+    }
   }
 
   // Parts are given out from the last to the first.
@@ -113,7 +120,7 @@ class Pool {
     }
   }
 
-  const Index others_;
+  Index others_ = 0;
   std::mutex busy_, sleep_;
   std::condition_variable wake_;
   std::atomic<uint64_t> round_{0};
@@ -132,22 +139,52 @@ void each(Index count, Index work, const One &one) {
   }
 }
 
-// e^x for x <= 0 to two units in the last place, in a form that compilers turn into vector instructions:
+// e^x for x <= 0 to three units in the last place, in a form that compilers turn into vector instructions:
 // 2^n * e^r with |r| <= ln 2 / 2, e^r by its Taylor polynomial of degree 6 (next term below 1.3e-7).
 inline float exponential(float power) {
   const float x = std::max(power, -87.0f);
   const float n = std::floor(x * 1.44269504f + 0.5f);
   const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   const float p = 1 + r * (1 + r * (0.5f + r * (1 / 6.0f + r * (1 / 24.0f + r * (1 / 120.0f + r * (1 / 720.0f))))));
-  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
+  const uint32_t bits = static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23;
   float scale;
   std::memcpy(&scale, &bits, sizeof scale);
   return power < -87.0f ? 0.0f : p * scale;
 }
 
+using Vector = float __attribute__((vector_size(32)));
+constexpr Index kLanes = sizeof(Vector) / sizeof(float);
+
+inline Vector load(const float *from) {
+  Vector vector;
+  std::memcpy(&vector, from, sizeof vector);
+  return vector;
+}
+
+inline float total(Vector vector) {
+  using Half = float __attribute__((vector_size(sizeof(Vector) / 2)));
+  Half halves[2];
+  std::memcpy(halves, &vector, sizeof vector);
+  const Half sum = halves[0] + halves[1];
+  return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
+// a . b; in vectors by hand, since a compiler may not reorder a sum
 float dot(const float *a, const float *b, Index n) {
-  float sum = 0;
-  for (Index i = 0; i < n; ++i) sum += a[i] * b[i];
+  Vector sums = {};
+  Index i = 0;
+  for (; i + kLanes <= n; i += kLanes) sums += load(a + i) * load(b + i);
+  float sum = total(sums);
+  for (; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+float sum_of(const float *from, Index n) {
+  Vector sums = {};
+  Index i = 0;
+  for (; i + kLanes <= n; i += kLanes) sums += load(from + i);
+  float sum = total(sums);
+  for (; i < n; ++i) sum += from[i];
   return sum;
 }
 
@@ -181,23 +218,6 @@ struct Turn {
     for (Index i = 0; i < d; ++i) to[i] *= factor;
   }
 };
-
-using Vector = float __attribute__((vector_size(32)));
-constexpr Index kLanes = sizeof(Vector) / sizeof(float);
-
-inline Vector load(const float *from) {
-  Vector vector;
-  std::memcpy(&vector, from, sizeof vector);
-  return vector;
-}
-
-inline float total(Vector vector) {
-  using Half = float __attribute__((vector_size(sizeof(Vector) / 2)));
-  Half halves[2];
-  std::memcpy(halves, &vector, sizeof vector);
-  const Half sum = halves[0] + halves[1];
-  return (sum[0] + sum[2]) + (sum[1] + sum[3]);
-}
 
 // to[m, n] = a[m] . b[n], rows of d; M * N sums stay in registers.
 template <Index M, Index N>
@@ -274,11 +294,10 @@ void panel_products(const float *a, Index rows, Index a_stride, const Panel &pan
 
 // The first `seen` of n scores become weights that add up to 1, the others 0.
 void softmax(float *scores, Index seen, Index n) {
-  float most = n > 0 ? scores[0] : 0, sum = 0;
+  float most = n > 0 ? scores[0] : 0;
   for (Index j = 1; j < seen; ++j) most = std::max(most, scores[j]);
   for (Index j = 0; j < seen; ++j) scores[j] = exponential(scores[j] - most);
-  for (Index j = 0; j < seen; ++j) sum += scores[j];
-  const float factor = 1 / sum;
+  const float factor = 1 / sum_of(scores, seen);
   for (Index j = 0; j < seen; ++j) scores[j] *= factor;
   std::fill(scores + seen, scores + n, 0.0f);
 }
@@ -299,9 +318,6 @@ void weigh(const float *weights, Index m, const float *values, Index n, Index d,
 }
 
 }  // namespace
-
-// By this name a whole library is recognised.
-extern "C" const char *msparallel_served_kernels() { return "float32"; }
 
 // x [..., H], weight [H], eps [1] -> x / sqrt(mean(x^2) + eps) * weight
 extern "C" int RmsNorm(int, void **params, int *dims, int64_t **shapes, const char **, void *, void *) {
