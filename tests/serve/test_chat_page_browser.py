@@ -55,7 +55,7 @@ def test_a_conversation(browser):
 
 
 def test_stop_and_new(browser):
-    with served(FakeEngine(speaks=next_letter, step_s=0.02), max_concurrency=1) as server:
+    with served(FakeEngine(speaks=next_letter, step_s=0.1), max_concurrency=1) as server:
         opened(browser, server)
         browser.run(SET, "tokens", "900")  # more than come before a busy machine has pressed Stop
         browser.run(SEND, "Go on")
