@@ -2,15 +2,17 @@
 
 In: the machine. Out: the library for its processor, built on first use. What calls it is `served_kernels.py`.
 
->>> kernel_library().path()  # doctest: +SKIP
+>>> kernel_path()  # doctest: +SKIP
 PosixPath('/home/me/.cache/msparallel/served_kernels-4be1f3c2a5d0.so')
 """
 
 from __future__ import annotations
 
+import functools
 import platform
 from pathlib import Path
 
+from msparallel.errors import RunError
 from msparallel.native_library import NativeLibrary
 
 # Sums stay in their order: the two steps of an exponential's reduction would become one. `defs`: what `gcc` or `clang`
@@ -18,6 +20,19 @@ from msparallel.native_library import NativeLibrary
 # library with its last operator, but its threads stay.
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC", "-pthread",
          "-Wl,-z,defs,-z,nodelete")  # fmt: skip
+
+
+@functools.cache
+def kernel_path() -> Path:
+    """Where the library stands, built if it was not there.
+
+    Raises RunError: there is no compiler, it failed, or MindSpore could not load from where the library is kept.
+    """
+    path = kernel_library().path()
+    if ":" in str(path):
+        raise RunError(f"{path}\n  MindSpore takes a library's path as ending at its first colon. Set "
+                       "MSPARALLEL_CACHE_DIR to a folder without one.")  # fmt: skip
+    return path
 
 
 def kernel_library() -> NativeLibrary:

@@ -9,16 +9,14 @@ In and out: float32 tensors. MindSpore's Custom operator calls functions of a C+
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from pathlib import Path
 
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 from mindspore.common.initializer import initializer
 
-from msparallel.model.kernel_library import kernel_library
+from msparallel.model.kernel_library import kernel_path
 
 PANEL = 16
 """Rows of a weight that stand side by side: two registers of eight numbers."""
@@ -36,13 +34,8 @@ def panels_of(weight: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(weight.reshape(-1, PANEL, width).transpose(0, 2, 1), np.float32)
 
 
-@functools.cache
-def _library() -> Path:
-    return kernel_library().path()
-
-
 def _kernel(name: str, shape: Callable, dtype: Callable) -> ops.Custom:
-    return ops.Custom(f"{_library()}:{name}", shape, dtype, func_type="aot")
+    return ops.Custom(f"{kernel_path()}:{name}", shape, dtype, func_type="aot")
 
 
 def _first(first, *others):

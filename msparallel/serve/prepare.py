@@ -15,7 +15,7 @@ import yaml
 from tqdm import tqdm
 
 from msparallel.errors import UserError
-from msparallel.model.kernel_library import kernel_library
+from msparallel.model.kernel_library import kernel_path
 from msparallel.plan import Plan
 from msparallel.recipe.load import load_recipe
 from msparallel.recipe.recipe import Recipe
@@ -63,10 +63,10 @@ def prepare(plan: Plan, needs: str = "serve") -> TextTokenizer:
 def build_kernels(plan: Plan) -> None:
     """What a processor needs to serve, built by the user's compiler where it is not there yet.
 
-    Raises RunError: there is no compiler, or no place for what it makes.
+    Raises RunError as `kernel_path` does.
     """
     if plan.hardware.target == "CPU":
-        kernel_library().path()
+        kernel_path()
 
 
 def of_training(recipe: Recipe, folder: Path) -> Recipe:

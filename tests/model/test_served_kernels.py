@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from msparallel.errors import RunError
-from msparallel.model.kernel_library import kernel_library
+from msparallel.model.kernel_library import kernel_library, kernel_path
 
 pytestmark = pytest.mark.cpu
 NONE = np.zeros(1, np.float32)
@@ -213,6 +213,12 @@ for _ in range(10):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
     command = [sys.executable, "-c", code, str(kernel_library().path())]
     assert subprocess.run(command, env=environment, timeout=120).returncode == 0
+
+
+def test_a_folder_with_a_colon_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("MSPARALLEL_CACHE_DIR", str(tmp_path / "a:b"))
+    with pytest.raises(RunError, match="first colon"):
+        kernel_path.__wrapped__()
 
 
 def test_another_processor_has_another_library(monkeypatch):
